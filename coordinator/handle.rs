@@ -15,7 +15,7 @@ use coordinator_core::{
     Renewal, RenewalConfig, Status, View,
 };
 use futures::{StreamExt, future::BoxFuture};
-use peer_proto::RangeState;
+use peer_proto::{InspectRequest, RangeState};
 use tokio::{
     net::TcpListener,
     sync::{broadcast, oneshot, watch},
@@ -130,6 +130,9 @@ struct Inner {
     own: watch::Receiver<OwnLease>,
     hold: Option<watch::Receiver<HoldState>>,
     actor: Addr<Coordinator>,
+    peers: Arc<dyn Calls>,
+    /// Where the peers' connections live.
+    runtime: tokio::runtime::Handle,
     peer_address: SocketAddr,
     broken: watch::Receiver<bool>,
     // Dropped with the last handle, which ends the threads.
@@ -204,7 +207,13 @@ pub async fn start(
         })
         .map_err(StartError::Thread)?;
 
-    let (actor, own, hold) = start
+    let Running {
+        actor,
+        own,
+        hold,
+        peers,
+        runtime,
+    } = start
         .await
         .map_err(|_| StartError::Fatal(FatalError::Broken))??;
     let handle = Handle(Arc::new(Inner {
@@ -213,6 +222,8 @@ pub async fn start(
         own,
         hold,
         actor,
+        peers,
+        runtime,
         peer_address,
         broken,
         _stop: stop,
@@ -243,14 +254,16 @@ struct Parts {
     peer_address: SocketAddr,
 }
 
-type Started = Result<
-    (
-        Addr<Coordinator>,
-        watch::Receiver<OwnLease>,
-        Option<watch::Receiver<HoldState>>,
-    ),
-    StartError,
->;
+/// What the coordinator's thread gives to its handle.
+struct Running {
+    actor: Addr<Coordinator>,
+    own: watch::Receiver<OwnLease>,
+    hold: Option<watch::Receiver<HoldState>>,
+    peers: Arc<dyn Calls>,
+    runtime: tokio::runtime::Handle,
+}
+
+type Started = Result<Running, StartError>;
 
 /// The coordinator's thread: makes everything, then waits for the end.
 async fn run(
@@ -352,6 +365,7 @@ async fn run(
     ));
     let refusals = Arc::clone(&shared.refusals);
     let asked = Arc::clone(&peers);
+    let calls = Arc::clone(&peers) as Arc<dyn Calls>;
     let view = Arc::clone(&shared.view);
     let (answers, mut ended) = wire(
         &config,
@@ -387,7 +401,13 @@ async fn run(
             tokio::time::sleep(BEATS_EVERY).await;
         }
     });
-    let _ = started.send(Ok((actor, own, hold)));
+    let _ = started.send(Ok(Running {
+        actor,
+        own,
+        hold,
+        peers: calls,
+        runtime: tokio::runtime::Handle::current(),
+    }));
     tokio::select! {
         _ = stopped.wait_for(|stop| *stop) => {}
         _ = &mut ended => tracing::error!("the coordinator's actor has ended"),
@@ -433,6 +453,7 @@ fn wire(
     });
     let own = thread.own.clone();
     let (alive, ended) = oneshot::channel();
+    let asked = Arc::clone(&host);
     let actor = Coordinator::new(
         core,
         leases.clone(),
@@ -455,7 +476,12 @@ fn wire(
         fence,
         config.lease_retry_period,
     ));
-    let answers = Arc::new(ActorAnswers { actor, shared, own });
+    let answers = Arc::new(ActorAnswers {
+        actor,
+        host: asked,
+        shared,
+        own,
+    });
     (answers, ended)
 }
 
@@ -541,6 +567,7 @@ pub fn assemble(
     let (own, hold) = (thread.own.clone(), thread.hold.clone());
     // It never breaks by itself: a simulation drops all of it at once.
     let (stop, broken) = watch::channel(false);
+    let peers = Arc::clone(&outside.peers);
     let (answers, _ended) = wire(
         config,
         (status.address, None),
@@ -560,6 +587,8 @@ pub fn assemble(
             own,
             hold,
             actor: answers.actor.clone(),
+            peers,
+            runtime: tokio::runtime::Handle::current(),
             peer_address: outside.address,
             broken,
             _stop: stop,
@@ -720,6 +749,7 @@ async fn follow(
 /// What the peer server asks, through the actor's mailbox.
 struct ActorAnswers {
     actor: Addr<Coordinator>,
+    host: Arc<dyn RangeHost>,
     shared: Shared,
     own: watch::Receiver<OwnLease>,
 }
@@ -766,6 +796,10 @@ impl Answers for ActorAnswers {
 
     fn view(&self) -> watch::Receiver<Arc<View>> {
         self.shared.view.subscribe()
+    }
+
+    async fn inspect(&self, asked: InspectRequest) -> Result<Vec<u8>, String> {
+        self.host.inspect(asked).await
     }
 }
 
@@ -823,6 +857,24 @@ impl Handle {
     /// How many peers were refused, by the name of the reason: see [`PeerRefusal`].
     pub fn peer_refusals(&self) -> [(&'static str, u64); PeerRefusal::ALL.len()] {
         self.0.shared.refusals.counts()
+    }
+
+    /// Asks what goes on inside another member: JSON, as its node answers it.
+    ///
+    /// # Errors
+    /// In words, why there is no answer.
+    pub async fn inspect(&self, member: &Member, asked: InspectRequest) -> Result<Vec<u8>, String> {
+        let peers = Arc::clone(&self.0.peers);
+        let to = Holder::new(member.name.clone(), member.incarnation.clone());
+        let address = member.address.clone();
+        // On the coordinator's thread: its connections are driven there.
+        let asking = self
+            .0
+            .runtime
+            .spawn(async move { peers.inspect(&to, &address, asked).await });
+        asking
+            .await
+            .unwrap_or_else(|_| Err("the coordinator has stopped".to_owned()))
     }
 
     /// Where the peer server listens.

@@ -3,7 +3,7 @@
 use std::{future::Future, pin::Pin, time::Duration};
 
 use coordinator_core::{Holder, Quarantine, Work};
-use peer_proto::RangeState;
+use peer_proto::{InspectRequest, RangeState};
 
 /// A range's number, below the fleet's number of ranges.
 pub type RangeId = u16;
@@ -64,4 +64,14 @@ pub trait RangeHost: Send + Sync + 'static {
     /// Which keys and ranges are treated with care from now on. Comes before the ranges that it names are
     /// gained.
     fn quarantine(&self, _quarantine: &Quarantine) {}
+    /// What goes on inside, for a person who asks another replica: JSON. Answered by the node's own tasks, so
+    /// that the coordinator does not wait.
+    fn inspect(
+        &self,
+        _asked: InspectRequest,
+    ) -> Pin<Box<dyn Future<Output = Result<Vec<u8>, String>> + Send + 'static>> {
+        Box::pin(std::future::ready(Err(
+            "this replica has nothing to show".to_owned()
+        )))
+    }
 }

@@ -15,8 +15,8 @@ use futures::{FutureExt, future::BoxFuture};
 use hyper_util::rt::TokioIo;
 use peer_proto::{
     ControllerState, HandoffAck, HandoffChunk, HandoffHeader, HoldsRequest, HoldsResponse,
-    RangeEpoch, RangeState, ReleasedRequest, ReleasedResponse, peer_client::PeerClient,
-    peer_server::Peer,
+    InspectRequest, InspectResponse, RangeEpoch, RangeState, ReleasedRequest, ReleasedResponse,
+    peer_client::PeerClient, peer_server::Peer,
 };
 use prost::Message as _;
 use tokio::{
@@ -73,6 +73,14 @@ const KEY_COST: usize = 256;
 const STATE_COST_MAX: usize = 2 * STATE_BYTES_MAX;
 /// The unit of permits for memory: a semaphore counts in 32 bits.
 const PERMIT_BYTES: usize = 1 << 10;
+/// For an answer that a person waits for: below [`SERVER_DEADLINE`].
+pub const INSPECT_DEADLINE: Duration = Duration::from_secs(3);
+/// Bytes of such an answer; a larger one is refused by its sender, who says so.
+const INSPECT_BYTES_MAX: usize = 2 << 20;
+/// Such questions that are answered at once, from all peers: beyond it a caller is refused.
+const INSPECTIONS_MAX: usize = 8;
+/// Keys in one question.
+pub const INSPECTED_KEYS_MAX: usize = 256;
 /// Connections that wait for the server to see them.
 const ACCEPTED_MAX: usize = 32;
 
@@ -97,6 +105,11 @@ pub(crate) trait Answers: Send + Sync + 'static {
     ) -> impl Future<Output = Option<(String, Holdings)>> + Send;
     /// The fleet as it is seen here.
     fn view(&self) -> watch::Receiver<Arc<View>>;
+    /// What goes on inside the node.
+    fn inspect(
+        &self,
+        asked: InspectRequest,
+    ) -> impl Future<Output = Result<Vec<u8>, String>> + Send;
 }
 
 // ---- client ----
@@ -134,6 +147,15 @@ pub trait Calls: Send + Sync + 'static {
         address: &'a str,
         ranges: &'a [RangeId],
     ) -> Call<'a, Result<Holdings, String>>;
+    /// Asks what goes on inside a peer: JSON.
+    fn inspect<'a>(
+        &'a self,
+        _to: &'a Holder,
+        _address: &'a str,
+        _asked: InspectRequest,
+    ) -> Call<'a, Result<Vec<u8>, String>> {
+        std::future::ready(Err("peers can't be asked here".to_owned())).boxed()
+    }
 }
 
 impl Calls for Peers {
@@ -172,6 +194,14 @@ impl Calls for Peers {
         ranges: &'a [RangeId],
     ) -> Call<'a, Result<Holdings, String>> {
         Self::holds(self, to, address, ranges).boxed()
+    }
+    fn inspect<'a>(
+        &'a self,
+        to: &'a Holder,
+        address: &'a str,
+        asked: InspectRequest,
+    ) -> Call<'a, Result<Vec<u8>, String>> {
+        Self::inspect(self, to, address, asked).boxed()
     }
 }
 
@@ -356,6 +386,23 @@ impl Peers {
                 ))
             })
             .collect())
+    }
+
+    pub(crate) async fn inspect(
+        &self,
+        to: &Holder,
+        address: &str,
+        asked: InspectRequest,
+    ) -> Result<Vec<u8>, String> {
+        let mut client = self.client(to, address)?;
+        match timeout(INSPECT_DEADLINE, client.inspect(asked)).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner().answer),
+            Ok(Err(status)) if status.code() == tonic::Code::Unimplemented => {
+                Err("its build does not answer for others yet: ask it itself".to_owned())
+            }
+            Ok(Err(status)) => Err(said(&status)),
+            Err(_) => Err(format!("no answer within {INSPECT_DEADLINE:?}")),
+        }
     }
 
     /// A request that carries its span, where calls are traced.
@@ -543,6 +590,7 @@ pub(crate) struct PeerService<A> {
     answers: Arc<A>,
     /// Memory for handoffs that are being received, in units of [`PERMIT_BYTES`].
     memory: Arc<Semaphore>,
+    inspections: Semaphore,
     refusals: Arc<Refusals>,
     tracer: Option<Arc<dyn Tracer>>,
 }
@@ -567,6 +615,7 @@ impl<A: Answers> PeerService<A> {
             ranges,
             answers,
             memory: Arc::new(Semaphore::new(RECEIVED_BYTES_MAX / PERMIT_BYTES)),
+            inspections: Semaphore::new(INSPECTIONS_MAX),
             refusals,
         }
     }
@@ -791,6 +840,38 @@ impl<A: Answers> Peer for PeerService<A> {
                 })
                 .collect(),
         }))
+    }
+
+    async fn inspect(
+        &self,
+        request: Request<InspectRequest>,
+    ) -> Result<Response<InspectResponse>, Status> {
+        // Who has proven nothing may be anybody, and nobody has asked for that caller's rights.
+        if self.caller(&request)? == Caller::Unproven {
+            return Err(Status::permission_denied(
+                "with --peer-insecure replicas answer for themselves alone: ask each of them",
+            ));
+        }
+        let asked = request.into_inner();
+        if asked.keys.len() > INSPECTED_KEYS_MAX {
+            return Err(Status::invalid_argument(format!(
+                "more than {INSPECTED_KEYS_MAX} keys"
+            )));
+        }
+        let Ok(_place) = self.inspections.try_acquire() else {
+            return Err(Status::resource_exhausted(format!(
+                "{INSPECTIONS_MAX} such questions are being answered here already"
+            )));
+        };
+        let answer = self.answers.inspect(asked).await;
+        let answer = answer.map_err(Status::unavailable)?;
+        if answer.len() > INSPECT_BYTES_MAX {
+            return Err(Status::resource_exhausted(format!(
+                "the answer of {} bytes is over the limit of {INSPECT_BYTES_MAX}: ask for fewer keys",
+                answer.len()
+            )));
+        }
+        Ok(Response::new(InspectResponse { answer }))
     }
 }
 

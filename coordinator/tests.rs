@@ -11,7 +11,7 @@ use coordinator_core::{
     Care, Crashes, Deaths, Epoch, Holder, Member, NotSent, Offer, Pin, RangeId, RangeLease,
     ReplicaLease, Status, View, Work,
 };
-use peer_proto::{ControllerState, KeyState, RangeState};
+use peer_proto::{ControllerState, InspectRequest, InspectedKey, KeyState, RangeState};
 use rustls::{
     ClientConfig,
     pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer},
@@ -498,6 +498,13 @@ impl Answers for Recorder {
     fn view(&self) -> watch::Receiver<Arc<View>> {
         self.view.subscribe()
     }
+
+    async fn inspect(&self, asked: InspectRequest) -> Result<Vec<u8>, String> {
+        match asked.limit {
+            0 => Err("nothing to show".to_owned()),
+            size => Ok(vec![b' '; size as usize]),
+        }
+    }
 }
 
 struct Authority {
@@ -770,6 +777,40 @@ async fn a_peer_tells_what_it_holds_for_its_incarnation_alone() {
             .is_err(),
         "no such range"
     );
+}
+
+#[tokio::test]
+async fn a_proven_member_is_shown_what_goes_on_inside_within_limits() {
+    let asked = |limit, keys| InspectRequest {
+        limit,
+        keys: vec![InspectedKey::default(); keys],
+        ..InspectRequest::default()
+    };
+    let to = Holder::new("b", "b1");
+    let authority = Authority::new();
+    let (address, _stop) = server(Some(authority.tls("b")), Arc::default()).await;
+    let member = peers("a", Some(authority.tls("a")));
+    for (limit, keys, expected) in [
+        (5, 0, Ok(5)),
+        (0, 0, Err("nothing to show")),
+        (1, 257, Err("more than 256 keys")),
+        (3 << 20, 0, Err("over the limit of 2097152")),
+    ] {
+        let answer = member.inspect(&to, &address, asked(limit, keys)).await;
+        match (&answer, expected) {
+            (Ok(answer), Ok(bytes)) => assert_eq!(answer.len(), bytes),
+            (Err(why), Err(part)) => assert!(why.contains(part), "{why}"),
+            _ => panic!("{answer:?} instead of {expected:?}"),
+        }
+    }
+    let stranger = peers("stranger", Some(authority.tls("stranger")));
+    let refused = stranger.inspect(&to, &address, asked(5, 0)).await;
+    assert!(refused.is_err(), "{refused:?}");
+    // Without TLS nobody has proven anything.
+    let (address, _stop) = server(None, Arc::default()).await;
+    let refused = peers("a", None).inspect(&to, &address, asked(5, 0)).await;
+    let why = refused.expect_err("nothing was proven");
+    assert!(why.contains("--peer-insecure"), "{why}");
 }
 
 #[tokio::test]

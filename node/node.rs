@@ -172,6 +172,7 @@ impl Node {
             table: (0..parts.ranges).map(|_| ArcSwapOption::empty()).collect(),
             unwoken: Unwoken::default(),
             watchlist: Arc::default(),
+            attempts: std::sync::Mutex::default(),
             aside: match parts.threads {
                 Threads::Many => Aside::Blocking(tokio::runtime::Handle::current()),
                 Threads::One => Aside::Here,

@@ -19,7 +19,7 @@ use crate::{
     gate::Stopped,
     queue::Monotonic,
     server::Sender,
-    shared::{Shared, Unit},
+    shared::{Origin, Shared, Unit},
     trace::{self, Ended, Reconciling, Stage, Woken},
 };
 use coordinator::Care;
@@ -75,8 +75,19 @@ pub struct Job {
     pub link: Option<Arc<str>>,
     /// Whether it is the first since the range was gained.
     pub is_first: bool,
+    /// The object by which it was woken, if any.
+    pub origin: Option<Box<Origin>>,
     /// What lets it work beside so many others; given back while it waits for a slow answer.
     pub permit: Option<OwnedSemaphorePermit>,
+}
+
+/// Why an attempt has failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// HTTP status of the refusal that it is due to, or the one that corresponds to the failure.
+    pub code: Option<u16>,
+    /// The error.
+    pub why: String,
 }
 
 /// When a key that has reported may report again.
@@ -145,6 +156,14 @@ pub struct Done {
     pub in_hand: bool,
     /// Whether a report was written.
     pub reported: bool,
+    /// As the metrics say it.
+    pub result: &'static str,
+    /// Why it has failed, if it has.
+    pub trouble: Option<Trouble>,
+    /// For what change it waits, where the controller refused to plan.
+    pub waits: Option<String>,
+    /// The object by which it was woken, if any.
+    pub origin: Option<Box<Origin>>,
     /// The plan in words.
     pub plan: Vec<String>,
     /// How many objects were looked at for it.
@@ -165,11 +184,16 @@ impl Done {
     /// A key that was not reconciled: its range was frozen or lost before it began.
     pub fn stopped(shared: &Shared, job: Job, stopped: Stopped) -> Self {
         let outcome = Attempt::ended(Next::Stopped(stopped));
+        let result = outcome.result();
         Self {
             unit: job.unit,
             key: job.key,
             memory: job.memory,
             marks: outcome.marks,
+            result,
+            trouble: None,
+            waits: None,
+            origin: job.origin,
             next: outcome.next,
             proven: outcome.proven,
             head_proven: outcome.head_proven,
@@ -264,11 +288,16 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
         }
         _ => {}
     }
+    let trouble = outcome.trouble();
     Done {
         unit: job.unit,
         key: job.key,
         memory: job.memory,
         marks: outcome.marks,
+        result,
+        trouble,
+        waits: outcome.waits,
+        origin: job.origin,
         next: outcome.next,
         proven: outcome.proven,
         head_proven: outcome.head_proven,
@@ -324,6 +353,10 @@ struct Attempt {
     timings: Vec<Measure>,
     /// As the API server would say it: upstream labels a few syncs by it.
     code: u16,
+    /// The write that has failed most severely.
+    failed: Option<Trouble>,
+    /// For what change it waits.
+    waits: Option<String>,
 }
 
 impl Attempt {
@@ -343,6 +376,8 @@ impl Attempt {
             writes: 0,
             timings: Vec::new(),
             code: 200,
+            failed: None,
+            waits: None,
         }
     }
 
@@ -358,6 +393,18 @@ impl Attempt {
             Next::Backoff { error: false, .. } => "conflict",
             Next::Stopped(_) => "stopped",
         }
+    }
+
+    /// Why it failed, a fault or not: a write that was refused, or what made the key back off. A conflict is
+    /// none.
+    fn trouble(&self) -> Option<Trouble> {
+        self.failed.clone().or(match &self.next {
+            Next::Backoff { why, error: true } => Some(Trouble {
+                code: None,
+                why: why.clone(),
+            }),
+            _ => None,
+        })
     }
 
     /// Why it failed, where that is a fault.
@@ -445,7 +492,10 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
         Ok(Err(Refusal::Wait(why))) => {
             tracing::debug!(controller = unit.name(), key = %job.key, %why, "waits for a change");
             stage.word("refusal", "wait");
-            return looked(Next::Change);
+            return Attempt {
+                waits: Some(why),
+                ..looked(Next::Change)
+            };
         }
         Ok(Err(Refusal::Retry(why))) => {
             stage.fail(&why);
@@ -571,7 +621,7 @@ fn lagging_head(shared: &Shared, job: &Job) -> Option<Head> {
 
 /// Whether a key can be an object of a resource: composite keys ([`Key::composite`], [`Key::within`]) are
 /// not, nor those of cluster-scoped objects where the resource has namespaces.
-fn is_object(resource: &Resource, key: &Key) -> bool {
+pub(crate) fn is_object(resource: &Resource, key: &Key) -> bool {
     match resource.namespaced {
         true => !key.namespace.is_empty() && !key.name.contains(':'),
         false => key.namespace.is_empty(),
@@ -742,6 +792,12 @@ fn settle(
             true => 200,
             false => class.code,
         };
+        if class.severity >= Severity::Error {
+            attempt.failed = Some(Trouble {
+                code: Some(class.code),
+                why: format!("{action} ({}): {failure}", class.label),
+            });
+        }
         if class.severity == Severity::Terminating {
             // Nothing can be made there; the deletion of the objects is what comes next, and it wakes the
             // key.

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, btree_map, hash_map::Entry},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -22,6 +22,7 @@ use tokio::sync::Semaphore;
 use crate::{
     actors::range::{Poll, Range},
     apply::Writer,
+    attempts::Attempts,
     clock::Clock,
     cloud::Cloud,
     gate,
@@ -129,7 +130,47 @@ pub struct Wake {
     pub evidence: u64,
     /// What has happened, where that is traced.
     pub woken: Option<Box<Woken>>,
+    /// The object by which it was woken first; none where nothing has changed.
+    pub origin: Option<Box<Origin>>,
 }
+
+/// An object whose change has woken a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// Its resource.
+    pub resource: &'static Resource,
+    /// The object.
+    pub object: Key,
+    /// Whether it is gone.
+    pub gone: bool,
+}
+
+impl Origin {
+    fn of((resource, change): (&'static Resource, DynChange<'_>)) -> Option<Box<Self>> {
+        if change.version == 0 {
+            return None;
+        }
+        let object = change.new.or(change.old)?;
+        Some(Box::new(Self {
+            resource,
+            object: Key::of_meta(object.metadata()),
+            gone: change.new.is_none(),
+        }))
+    }
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = match self.gone {
+            true => "deletion",
+            false => "change",
+        };
+        write!(f, "{what} of {} {}", self.resource.type_id(), self.object)
+    }
+}
+
+/// A change of an object of a resource.
+type ChangeOf<'a> = (&'static Resource, DynChange<'a>);
 
 #[derive(Default)]
 struct Wakes {
@@ -146,6 +187,7 @@ impl Inbox {
         priority: Priority,
         evidence: u64,
         cause: Option<&Arc<Cause>>,
+        change: Option<ChangeOf<'_>>,
     ) {
         let mut wakes = self
             .wakes
@@ -173,6 +215,7 @@ impl Inbox {
                     priority,
                     evidence,
                     woken,
+                    origin: change.and_then(Origin::of),
                 });
                 place.insert(order.len() - 1);
             }
@@ -250,6 +293,8 @@ pub struct Shared {
     pub unwoken: Unwoken,
     /// Keys in flight, and those that may kill.
     pub watchlist: Arc<Watchlist>,
+    /// The last attempts of keys that fail.
+    pub attempts: Mutex<Attempts>,
     /// Where an endpoint for them is set.
     pub traces: Option<Arc<Traces>>,
 }
@@ -375,6 +420,11 @@ impl Shared {
         coordinator_core::range_of(text, self.ranges)
     }
 
+    /// The last attempts of keys that fail.
+    pub fn attempts(&self) -> MutexGuard<'_, Attempts> {
+        self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The slot of an owned range.
     pub fn slot(&self, range: RangeId) -> Option<Arc<Slot>> {
         self.table.get(usize::from(range))?.load_full()
@@ -382,9 +432,16 @@ impl Shared {
 
     /// Queues a key with the range that owns it, if this replica does. `evidence` is the version of what has
     /// happened, `cause` what that is.
-    fn wake(&self, unit: &Unit, key: Key, evidence: u64, cause: Option<&Arc<Cause>>) {
+    fn wake(
+        &self,
+        unit: &Unit,
+        key: Key,
+        evidence: u64,
+        cause: Option<&Arc<Cause>>,
+        change: ChangeOf<'_>,
+    ) {
         let range = self.range_of(unit, &key);
-        self.wake_in(range, unit, key, evidence, cause);
+        self.wake_in(range, unit, key, evidence, cause, change);
     }
 
     fn wake_in(
@@ -394,10 +451,12 @@ impl Shared {
         key: Key,
         evidence: u64,
         cause: Option<&Arc<Cause>>,
+        change: ChangeOf<'_>,
     ) {
         if let Some(slot) = self.slot(range) {
+            let (index, priority) = (unit.index, Priority::High);
             slot.inbox
-                .push(unit.index, key, Priority::High, evidence, cause);
+                .push(index, key, priority, evidence, cause, Some(change));
             poll(&slot);
         }
     }
@@ -441,7 +500,7 @@ impl Shared {
                 }
                 let evidence = self.evidence(unit, resource, change);
                 self.woken(unit, change, &*subscription.wake, &mut |key| {
-                    self.wake(unit, key, evidence, cause);
+                    self.wake(unit, key, evidence, cause, (resource, change));
                 });
             }
         }
@@ -457,7 +516,7 @@ impl Shared {
             for discovered in unit.discovered.iter().filter(|one| (one.wanted)(entry)) {
                 let evidence = self.evidence(unit, resource, change);
                 self.woken(unit, change, &discovered.wake, &mut |key| {
-                    self.wake(unit, key, evidence, cause);
+                    self.wake(unit, key, evidence, cause, (resource, change));
                 });
             }
         }
@@ -483,7 +542,8 @@ impl Shared {
             self.keys_of_all(unit, &mut |key| {
                 let range = self.range_of(unit, &key);
                 if let Some(slot) = &slots[usize::from(range)] {
-                    slot.inbox.push(unit.index, key, Priority::Low, 0, None);
+                    slot.inbox
+                        .push(unit.index, key, Priority::Low, 0, None, None);
                     touched.insert(range);
                 }
             });
@@ -529,7 +589,8 @@ impl Shared {
                     self.woken(unit, change, &*subscription.wake, &mut |key| {
                         let range = self.range_of(unit, &key);
                         if wanted_range(range) {
-                            self.wake_in(range, unit, key, evidence, cause);
+                            let change = (subscription.resource, change);
+                            self.wake_in(range, unit, key, evidence, cause, change);
                         }
                     });
                 }

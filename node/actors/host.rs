@@ -13,7 +13,7 @@ use std::{
 use actix::{Actor, Addr, ArbiterHandle, Context, Handler, Message, prelude::SendError};
 use coordinator::{Epoch, Frozen, Gained, Holder, Quarantine, RangeHost, RangeId, Sending, Work};
 use futures::{FutureExt, future::BoxFuture};
-use peer_proto::RangeState;
+use peer_proto::{InspectRequest, RangeState};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
         range::{Freeze, Range, Resume, Stop},
         scan::Scans,
     },
+    debug::answers,
     gate::{Fence, Gate, Stopped},
     shared::{Inbox, RangeStats, Shared, Slot},
 };
@@ -138,6 +139,7 @@ impl RangeHost for Host {
         let Some(place) = self.shared.table.get(usize::from(range)) else {
             return;
         };
+        self.shared.attempts().lost(range);
         if let Some(before) = place.swap(None) {
             // The gate refuses its writes already; the actor ends when it gets to it.
             self.tell(&before.addr, Stop);
@@ -180,6 +182,23 @@ impl RangeHost for Host {
 
     fn ready(&self) -> bool {
         self.ready.load(Ordering::Acquire)
+    }
+
+    fn inspect(
+        &self,
+        asked: InspectRequest,
+    ) -> Pin<Box<dyn Future<Output = Result<Vec<u8>, String>> + Send + 'static>> {
+        let (reply, answer) = oneshot::channel();
+        let shared = Arc::clone(&self.shared);
+        // Elsewhere: the coordinator's thread does not wait for it.
+        self.shared.aside.spawn(async move {
+            let _gone = reply.send(answers::answer(shared, asked).await);
+        });
+        Box::pin(async move {
+            answer
+                .await
+                .unwrap_or_else(|_| Err("the replica is on its way out".to_owned()))
+        })
     }
 
     fn working(&self) -> Vec<Work> {

@@ -19,18 +19,21 @@ use futures::{
     FutureExt,
     future::{self, BoxFuture},
 };
+use inspect::Attempt;
 use peer_proto::{ControllerState, KeyState, RangeState};
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::{
     arbiters,
+    attempts::ATTEMPTS_MAX,
     gate::{Gate, Stopped},
+    heat::{Heat, Rate},
     quarantine::{self, Isolation, PASS_SPACING, Verdict},
     queue::{self, Monotonic, Place, Priority, Queue, Taken},
-    reconcile::{Done, Job, Mark, Next, ReportFrom, reconcile_with},
+    reconcile::{Done, Job, Mark, Next, ReportFrom, Trouble, reconcile_with},
     server::Sender,
-    shared::{Inbox, RangeStats, Shared, Unit},
+    shared::{Inbox, Origin, RangeStats, Shared, Unit},
     trace::{self, Woken},
 };
 
@@ -149,6 +152,10 @@ struct Known {
     parked: bool,
     /// What has woken it since its last reconcile, where that is traced.
     woken: Option<Box<Woken>>,
+    /// The object by which it was woken first since then.
+    origin: Option<Box<Origin>>,
+    /// Its last attempts are kept, since it fails.
+    unhappy: bool,
     /// The trace of the owner before, or of the attempt that this one follows from.
     link: Option<Arc<str>>,
     /// It was reconciled since the range was gained, and nobody died of it.
@@ -163,6 +170,9 @@ struct Last {
     plan: Vec<String>,
     objects: usize,
     trace: Option<Arc<str>>,
+    trouble: Option<Trouble>,
+    waits: Option<String>,
+    heat: Heat,
 }
 
 /// One controller's part of the range.
@@ -328,6 +338,38 @@ pub struct Resume;
 #[rtype(result = "()")]
 pub struct Stop;
 
+/// What is busy?
+#[derive(Message)]
+#[rtype(result = "Survey")]
+pub struct Look {
+    /// The busiest keys that are named, at most.
+    pub keys_max: usize,
+    /// Keys of this namespace alone; empty for all.
+    pub namespace: String,
+}
+
+/// What is busy in a range.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// By controller's place.
+    pub controllers: Vec<(u16, Busy)>,
+    /// The busiest keys.
+    pub keys: Vec<(u16, Key, u32, Rate)>,
+}
+
+/// How busy a controller is in a range.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Busy {
+    /// Keys known.
+    pub keys: usize,
+    /// Keys that wait.
+    pub queued: usize,
+    /// Keys that failed when they were last reconciled.
+    pub failing: usize,
+    /// Of all its keys.
+    pub rate: Rate,
+}
+
 /// Why does this key not move?
 #[derive(Message)]
 #[rtype(result = "Option<Value>")]
@@ -402,6 +444,9 @@ impl Range {
             let known = &mut self.lanes.at(wake.unit).known;
             let known = known.entry(wake.key).or_default();
             known.evidence = wake.evidence.max(known.evidence);
+            if known.origin.is_none() {
+                known.origin = wake.origin;
+            }
             if let Some(more) = wake.woken {
                 match &mut known.woken {
                     Some(known) => known.merge(*more),
@@ -601,6 +646,7 @@ impl Range {
             woken: known.woken.take(),
             link: known.link.take(),
             is_first: !known.survived,
+            origin: known.origin.take(),
             permit: permit.take(),
         };
         self.working.push((lane, taken.key));
@@ -855,7 +901,7 @@ impl Range {
         );
     }
 
-    fn finished(&mut self, done: Done) {
+    fn finished(&mut self, mut done: Done) {
         let now = self.now();
         self.working
             .retain(|(lane, key)| *lane != done.unit || *key != done.key);
@@ -865,7 +911,7 @@ impl Range {
         let unit = &shared.units[usize::from(done.unit)];
         let part = self.lanes.at(done.unit);
         let known = part.known.entry(done.key.clone()).or_default();
-        known.marks.extend(done.marks);
+        known.marks.append(&mut done.marks);
         known.doubtful = done.doubtful || (known.doubtful && !done.proven);
         if done.in_hand {
             known.in_hand_until = now + shared.fence.in_hand();
@@ -926,6 +972,7 @@ impl Range {
         if self.alone.as_ref().is_some_and(own) {
             self.finished_alone(stopped);
         }
+        self.note_attempt(&done, now);
         let part = self.lanes.at(done.unit);
         let known = part.known.entry(done.key.clone()).or_default();
 
@@ -941,7 +988,15 @@ impl Range {
             self.leaving.push((done.unit, done.key));
         }
         known.memory = (!fresh).then_some(done.memory);
+        let mut heat = known
+            .last
+            .take()
+            .map_or_else(Heat::default, |last| last.heat);
+        heat.add(now, done.took);
         known.last = Some(Box::new(Last {
+            trouble: done.trouble,
+            waits: done.waits,
+            heat,
             at: done.began,
             took: done.took,
             next: done.next,
@@ -949,6 +1004,83 @@ impl Range {
             objects: done.objects,
             trace: done.trace,
         }));
+    }
+
+    /// Keeps an attempt of a key that fails, and the one by which it recovers.
+    fn note_attempt(&mut self, done: &Done, now: Monotonic) {
+        let shared = Arc::clone(&self.shared);
+        let (unit, range) = (&shared.units[usize::from(done.unit)], self.gate.range);
+        let part = self.lanes.at(done.unit);
+        let place = part.queue.place(&done.key, now);
+        let failures = place.as_ref().map_or(0, |place| place.failures);
+        let known = part.known.entry(done.key.clone()).or_default();
+        let conflict = matches!(done.next, Next::Backoff { error: false, .. });
+        if matches!(done.next, Next::Stopped(_)) || (done.trouble.is_none() && !known.unhappy) {
+            return;
+        }
+        // A conflict says nothing of what failed before; a refusal without back-off counts as a failure too.
+        let failures = match done.trouble.is_some() || conflict {
+            true => failures.max(1),
+            false => 0,
+        };
+        known.unhappy = failures > 0;
+        let attempt = Attempt {
+            at: done.began.to_string(),
+            took_ms: done.took.as_secs_f64() * 1000.0,
+            result: done.result.to_owned(),
+            error: match (&done.trouble, &done.next) {
+                (Some(trouble), _) => trouble.why.clone(),
+                (None, Next::Backoff { why, .. }) => why.clone(),
+                (None, _) => String::new(),
+            },
+            code: done.trouble.as_ref().and_then(|trouble| trouble.code),
+            blocker: done
+                .trouble
+                .as_ref()
+                .and_then(|trouble| blocker_of(trouble, &done.key)),
+            woken_by: match (&done.origin, failures) {
+                (Some(origin), _) => origin.to_string(),
+                (None, 0 | 1) => "its own timer, a start or a gained range".to_owned(),
+                (None, _) => "retry after its failure".to_owned(),
+            },
+            next_in_ms: place
+                .and_then(|place| place.due_in)
+                .map(|due| u64::try_from(due.as_millis()).unwrap_or(u64::MAX)),
+        };
+        let kept = (unit.index, done.key.clone());
+        shared
+            .attempts()
+            .record(kept, range, failures, attempt, now);
+    }
+
+    /// What is busy.
+    fn survey(&self, look: &Look) -> Survey {
+        let now = self.now();
+        let wanted = |key: &Key| look.namespace.is_empty() || key.namespace == *look.namespace;
+        let mut survey = Survey::default();
+        for (at, lane) in self.lanes.iter() {
+            let mut busy = Busy {
+                keys: lane.known.len(),
+                queued: lane.queue.depth(),
+                ..Busy::default()
+            };
+            for (key, known) in &lane.known {
+                let Some(last) = &known.last else { continue };
+                let rate = last.heat.rate(now);
+                busy.rate += rate;
+                busy.failing += usize::from(known.unhappy);
+                if wanted(key) {
+                    let failures = lane.queue.failures(key);
+                    survey.keys.push((at, key.clone(), failures, rate));
+                }
+            }
+            survey.controllers.push((at, busy));
+        }
+        survey
+            .keys
+            .sort_by(|(.., one), (.., other)| other.rate.total_cmp(&one.rate));
+        survey.keys.truncate(look.keys_max);
+        survey
     }
 
     /// Forgets keys of which nothing is left, the cache having come to their marks.
@@ -1126,6 +1258,7 @@ impl Range {
                     in_hand_ms: u64::try_from(in_hand.as_millis()).unwrap_or(u64::MAX),
                     quarantine_passes: passes,
                     quarantine_deaths: deaths,
+                    attempts: self.pack_attempts(unit, key, known),
                 };
                 let says_nothing = !state.queued
                     && state.failures == 0
@@ -1137,6 +1270,32 @@ impl Range {
                 (!says_nothing).then_some(state)
             })
             .collect()
+    }
+
+    /// The last attempts of a key that fails, as JSON; empty for all others.
+    fn pack_attempts(&self, unit: &Unit, key: &Key, known: Option<&Known>) -> Vec<u8> {
+        if known.is_none_or(|known| !known.unhappy) {
+            return Vec::new();
+        }
+        let told = self.shared.attempts().of(&(unit.index, key.clone()));
+        let packed = told.and_then(|told| serde_json::to_vec(&told.attempts).ok());
+        packed.unwrap_or_default()
+    }
+
+    /// Keeps the attempts of the owner before; what can't be read is left out.
+    fn restore_attempts(&mut self, lane: u16, key: &Key, state: &KeyState, now: Monotonic) {
+        let attempts: Vec<Attempt> = serde_json::from_slice(&state.attempts).unwrap_or_default();
+        let skipped = attempts.len().saturating_sub(ATTEMPTS_MAX);
+        let range = self.gate.range;
+        for attempt in attempts.into_iter().skip(skipped) {
+            let known = self.lanes.at(lane).known.entry(key.clone()).or_default();
+            known.unhappy = true;
+            let place = (lane, key.clone());
+            let failures = state.failures.max(1);
+            self.shared
+                .attempts()
+                .record(place, range, failures, attempt, now);
+        }
     }
 
     /// Takes over what another replica knew. What it says is a hint: a controller or resource that is not
@@ -1221,8 +1380,9 @@ impl Range {
                 known.head_proven = known.proven;
                 self.unproven |= !known.proven;
                 if !known.marks.is_empty() && known.memory.is_none() {
-                    self.leaving.push((unit.index, key));
+                    self.leaving.push((unit.index, key.clone()));
                 }
+                self.restore_attempts(unit.index, &key, key_state, now);
             }
         }
     }
@@ -1262,6 +1422,9 @@ impl Range {
             },
             "quarantine": quarantine,
             "announced": list.careful.contains(&self.gate.range),
+            "blocker": last
+                .and_then(|last| last.trouble.as_ref())
+                .and_then(|trouble| blocker_of(trouble, key)),
             "waited_ms": place.as_ref().and_then(|place| place.waited).map(|(waited, _)| waited.as_millis()),
             "next_in_ms": place.as_ref().and_then(|place| place.due_in).map(|due| due.as_millis()),
             "failures": place.as_ref().map_or(0, |place| place.failures),
@@ -1280,12 +1443,20 @@ impl Range {
                     Next::Backoff { why, .. } => why.clone(),
                     Next::Stopped(stopped) => format!("stopped: {stopped:?}"),
                 },
+                "error": last.trouble.as_ref().map(|trouble| &trouble.why),
+                "code": last.trouble.as_ref().and_then(|trouble| trouble.code),
+                "waits_for": last.waits,
                 "plan": last.plan,
                 "objects": last.objects,
                 "trace": last.trace.as_deref().and_then(trace::trace_id),
             })),
         }))
     }
+}
+
+/// What the API server's refusal says of what blocks a key.
+fn blocker_of(trouble: &Trouble, key: &Key) -> Option<inspect::Blocker> {
+    inspect::blocker(trouble.code.unwrap_or(0), &trouble.why, &key.namespace)
 }
 
 /// By what it shows that somebody has changed the object under a controller's key: its generation, or its
@@ -1499,6 +1670,13 @@ impl Handler<Stop> for Range {
     fn handle(&mut self, _: Stop, ctx: &mut Context<Self>) {
         // What is under way is dropped with the actor: a request in flight is aborted.
         ctx.stop();
+    }
+}
+
+impl Handler<Look> for Range {
+    type Result = MessageResult<Look>;
+    fn handle(&mut self, look: Look, _: &mut Context<Self>) -> Self::Result {
+        MessageResult(self.survey(&look))
     }
 }
 

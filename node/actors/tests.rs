@@ -608,6 +608,7 @@ fn process(factory: Factory, sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc
         table: (0..RANGES).map(|_| ArcSwapOption::empty()).collect(),
         unwoken: Unwoken::default(),
         watchlist: Default::default(),
+        attempts: Default::default(),
         aside: Aside::Blocking(tokio::runtime::Handle::current()),
         traces: None,
     });

@@ -12,6 +12,7 @@ mod trust;
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
+use controllers_kit::Resource;
 use futures::future::BoxFuture;
 use http::{HeaderMap, Method};
 use percent_encoding::percent_decode_str;
@@ -99,6 +100,55 @@ pub enum Refused {
     TooLong,
 }
 
+/// What a right is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A path of this port.
+    Path(String),
+    /// An object of the API, or all of a namespace or of the cluster.
+    Object {
+        /// Its resource.
+        resource: &'static Resource,
+        /// Empty for what is cluster-scoped, and for all namespaces.
+        namespace: String,
+        /// Empty for all.
+        name: String,
+    },
+}
+
+impl Target {
+    /// Each with its place, so that no two targets read alike.
+    fn parts(&self) -> [&str; 5] {
+        match self {
+            Self::Path(path) => ["path", path, "", "", ""],
+            Self::Object {
+                resource,
+                namespace,
+                name,
+            } => ["object", resource.group, resource.plural, namespace, name],
+        }
+    }
+
+    /// In the API server's words.
+    fn describe(&self) -> String {
+        match self {
+            Self::Path(path) => format!("path {path:?}"),
+            Self::Object {
+                resource,
+                namespace,
+                ..
+            } => {
+                let place = match namespace.is_empty() {
+                    true => "at the cluster scope".to_owned(),
+                    false => format!("in the namespace {namespace:?}"),
+                };
+                let (plural, group) = (resource.plural, resource.group);
+                format!("resource {plural:?} in API group {group:?} {place}")
+            }
+        }
+    }
+}
+
 /// What is asked of the API server.
 pub trait Reviews: Send + Sync + 'static {
     /// Whose token it is; `None`: nobody's. Without this method's server all tokens are nobody's: see
@@ -111,7 +161,7 @@ pub trait Reviews: Send + Sync + 'static {
         &'a self,
         user: &'a User,
         verb: &'a str,
-        path: &'a str,
+        target: &'a Target,
     ) -> BoxFuture<'a, Result<(bool, String), String>>;
 }
 
@@ -150,7 +200,7 @@ pub struct Auth {
 type Digest = [u8; 32];
 
 /// A digest of who wants what, and whether that is short enough to be remembered.
-fn wanted(user: &User, verb: &str, path: &str) -> (Digest, bool) {
+fn wanted(user: &User, verb: &str, target: &Target) -> (Digest, bool) {
     let extra = user.extra.iter().flat_map(|(name, values)| {
         let count = values.len().to_string();
         [name.clone(), count]
@@ -161,7 +211,9 @@ fn wanted(user: &User, verb: &str, path: &str) -> (Digest, bool) {
         .into_iter()
         .chain(user.groups.iter().cloned());
     let single = [&user.name, &user.uid].map(String::to_owned);
-    let ends = [verb, path].map(str::to_owned);
+    let ends = std::iter::once(verb)
+        .chain(target.parts())
+        .map(str::to_owned);
     let mut bytes = Vec::new();
     let mut length = 0;
     for part in single.into_iter().chain(groups).chain(extra).chain(ends) {
@@ -259,14 +311,30 @@ impl Auth {
         };
         if !self.open_paths.iter().any(open) {
             let verb = asked.method.as_str().to_ascii_lowercase();
-            self.authorize(&user, &verb, path, asked.from).await?;
+            let target = Target::Path(path.to_owned());
+            self.authorize(&user, &verb, &target, asked.from).await?;
         }
         Ok(user)
     }
 
     /// Whether a user may `get` a path, whatever paths are open to all.
     pub async fn may_get(&self, user: &User, path: &str, from: Option<IpAddr>) -> bool {
-        self.authorize(user, "get", path, from).await.is_ok()
+        let target = Target::Path(path.to_owned());
+        self.authorize(user, "get", &target, from).await.is_ok()
+    }
+
+    /// Whether a user may do something to an object of the API.
+    ///
+    /// # Errors
+    /// Where not, or where nobody could be asked.
+    pub async fn may(
+        &self,
+        user: &User,
+        verb: &str,
+        target: &Target,
+        from: Option<IpAddr>,
+    ) -> Result<(), Refused> {
+        self.authorize(user, verb, target, from).await
     }
 
     /// Who asks. In upstream's order: proxy, certificate, token.
@@ -327,7 +395,7 @@ impl Auth {
         &self,
         user: &User,
         verb: &str,
-        path: &str,
+        target: &Target,
         from: Option<IpAddr>,
     ) -> Result<(), Refused> {
         if user.groups.iter().any(|group| group == MASTERS) {
@@ -341,10 +409,11 @@ impl Auth {
             };
             let name = &user.name;
             Refused::Forbidden(format!(
-                "forbidden: User {name:?} cannot {verb} path {path:?}{reason}"
+                "forbidden: User {name:?} cannot {verb} {}{reason}",
+                target.describe()
             ))
         };
-        let (key, remembered) = wanted(user, verb, path);
+        let (key, remembered) = wanted(user, verb, target);
         if self.allowed.get(&key).is_some() {
             return Ok(());
         }
@@ -353,8 +422,8 @@ impl Auth {
         }
         let ask = || {
             let reviews = Arc::clone(&self.reviews);
-            let (user, verb, path) = (user.clone(), verb.to_owned(), path.to_owned());
-            async move { reviews.access(&user, &verb, &path).await }
+            let (user, verb, target) = (user.clone(), verb.to_owned(), target.clone());
+            async move { reviews.access(&user, &verb, &target).await }
         };
         match self.access_reviews.join(key, from, ask).await {
             Ok((true, _)) => {

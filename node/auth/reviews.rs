@@ -7,7 +7,7 @@ use kube::Client;
 use node_cache::Purpose;
 use serde_json::{Value, json};
 
-use super::{Error, Reviews, User};
+use super::{Error, Reviews, Target, User};
 use crate::{
     components::{self, Source, causes},
     metrics::Metrics,
@@ -167,11 +167,32 @@ impl Reviews for ServerReviews {
         &'a self,
         user: &'a User,
         verb: &'a str,
-        path: &'a str,
+        target: &'a Target,
     ) -> BoxFuture<'a, Result<(bool, String), String>> {
         Box::pin(async move {
             let Some(client) = &self.access else {
                 return Ok((false, String::new()));
+            };
+            let (field, attributes) = match target {
+                Target::Path(path) => (
+                    "nonResourceAttributes",
+                    json!({ "path": path, "verb": verb }),
+                ),
+                Target::Object {
+                    resource,
+                    namespace,
+                    name,
+                } => (
+                    "resourceAttributes",
+                    json!({
+                        "verb": verb,
+                        "group": resource.group,
+                        "version": resource.version,
+                        "resource": resource.plural,
+                        "namespace": namespace,
+                        "name": name,
+                    }),
+                ),
             };
             let body = json!({
                 "apiVersion": "authorization.k8s.io/v1",
@@ -182,7 +203,7 @@ impl Reviews for ServerReviews {
                     "uid": user.uid,
                     "groups": user.groups,
                     "extra": user.extra,
-                    "nonResourceAttributes": { "path": path, "verb": verb },
+                    field: attributes,
                 },
             });
             let answer = ask(

@@ -103,7 +103,7 @@ impl Reviews for Fake {
         &'a self,
         user: &'a User,
         _: &'a str,
-        _: &'a str,
+        _: &'a Target,
     ) -> BoxFuture<'a, Result<(bool, String), String>> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         self.seen.lock().unwrap().push(user.clone());
@@ -370,16 +370,26 @@ fn what_is_longer_than_upstreams_bound_is_not_remembered_and_no_two_wishes_share
         groups: groups.iter().map(|group| (*group).to_owned()).collect(),
         ..User::default()
     };
-    let (_, remembered) = wanted(&user("a", &["x".repeat(9_980).as_str()]), "get", "/metrics");
+    let path = |path: &str| Target::Path(path.to_owned());
+    let object = |namespace: &str, name: &str| Target::Object {
+        resource: <kubernetes_proto::core::Pod as kubernetes_proto::Object>::resource(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    };
+    let long = |bytes: usize| user("a", &["x".repeat(bytes).as_str()]);
+    let (_, remembered) = wanted(&long(9_980), "get", &path("/metrics"));
     assert!(remembered);
-    let (_, remembered) = wanted(&user("a", &["x".repeat(9_990).as_str()]), "get", "/metrics");
+    let (_, remembered) = wanted(&long(9_990), "get", &path("/metrics"));
     assert!(!remembered);
     let all = [
-        wanted(&user("ab", &[]), "get", "/a").0,
-        wanted(&user("a", &["b"]), "get", "/a").0,
-        wanted(&user("a", &["b", ""]), "get", "/a").0,
-        wanted(&user("a", &["", "b"]), "get", "/a").0,
-        wanted(&user("ab", &[]), "get/", "a").0,
+        wanted(&user("ab", &[]), "get", &path("/a")).0,
+        wanted(&user("a", &["b"]), "get", &path("/a")).0,
+        wanted(&user("a", &["b", ""]), "get", &path("/a")).0,
+        wanted(&user("a", &["", "b"]), "get", &path("/a")).0,
+        wanted(&user("ab", &[]), "get/", &path("a")).0,
+        wanted(&user("ab", &[]), "get", &object("a", "")).0,
+        wanted(&user("ab", &[]), "get", &object("", "a")).0,
+        wanted(&user("ab", &[]), "list", &object("", "a")).0,
     ];
     let different: std::collections::BTreeSet<_> = all.iter().collect();
     assert_eq!(different.len(), all.len());

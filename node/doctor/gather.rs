@@ -684,6 +684,14 @@ async fn pods(client: &Client) -> Known<Vec<ManagerPod>> {
     Ok(found.into_values().collect())
 }
 
+/// The pods of managers, of this fleet and others.
+///
+/// # Errors
+/// In words.
+pub async fn manager_pods(client: &Client) -> Result<Vec<ManagerPod>, String> {
+    pods(client).await.map_err(|unknown| unknown.why)
+}
+
 async fn count_pods(client: &Client) -> Known<u64> {
     let all: Api<Pod> = Api::all(client.clone());
     let page = asked(all.list_metadata(&ListParams::default().limit(1))).await?;

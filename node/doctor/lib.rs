@@ -16,3 +16,5 @@ pub mod rights;
 mod tests;
 
 pub use cli::{SUBCOMMANDS, run};
+pub use facts::ManagerPod;
+pub use gather::manager_pods;

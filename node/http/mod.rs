@@ -46,7 +46,7 @@ pub use health::{Check, Health, Kind};
 use zpages::Page;
 
 use crate::{
-    auth::{Asked, Auth, Refused, User},
+    auth::{Asked, Auth, Refused, Target, User},
     metrics::{self, Metrics},
     options::{Options, ServingOptions},
     telemetry::Verbosity,
@@ -106,9 +106,37 @@ pub enum Error {
 pub trait Debug: Send + Sync + 'static {
     /// Members, ranges, epochs, queue depths.
     fn shards(&self) -> Value;
-    /// Owner, queue state, last attempts, next retry, last plan, trace of one key.
-    fn explain(&self, controller: String, key: String)
-    -> BoxFuture<'static, Result<Value, String>>;
+    /// What every replica says of itself.
+    fn fleet_shards(&self) -> BoxFuture<'static, Value>;
+    /// Owner, queue state, last attempts, next retry, last plan, trace of one key: as this replica knows it,
+    /// or its owner.
+    fn explain(
+        &self,
+        controller: String,
+        key: String,
+        is_for_fleet: bool,
+        rights: Arc<dyn Rights>,
+    ) -> BoxFuture<'static, Result<Value, Denied>>;
+    /// The same of all keys that an object concerns, by their owners.
+    fn explain_object(
+        &self,
+        kind: String,
+        namespace: String,
+        name: String,
+        rights: Arc<dyn Rights>,
+    ) -> BoxFuture<'static, Result<Value, Denied>>;
+    /// What is busy, in all replicas; keys of a namespace alone, where one is given.
+    fn top(
+        &self,
+        namespace: String,
+        rights: Arc<dyn Rights>,
+    ) -> BoxFuture<'static, Result<Value, Denied>>;
+    /// Keys that failed lately, in all replicas.
+    fn unhappy(
+        &self,
+        namespace: String,
+        rights: Arc<dyn Rights>,
+    ) -> BoxFuture<'static, Result<Value, Denied>>;
     /// Hands a range that is held here over to another replica, as `by` asks; says what was begun.
     fn move_range(
         &self,
@@ -116,6 +144,49 @@ pub trait Debug: Send + Sync + 'static {
         to: String,
         by: String,
     ) -> BoxFuture<'static, Result<Value, String>>;
+}
+
+/// What a caller may see.
+pub trait Rights: Send + Sync + 'static {
+    /// Whether the caller may do this to an object of the API.
+    fn may<'a>(
+        &'a self,
+        verb: &'static str,
+        target: &'a Target,
+    ) -> BoxFuture<'a, Result<(), Refused>>;
+}
+
+/// Why a question is not answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Denied {
+    /// There is nothing of that name, in words.
+    NotFound(String),
+    /// The caller may not see it.
+    Refused(Refused),
+}
+
+/// The rights of the caller of one request.
+struct OfCaller {
+    auth: Arc<Auth>,
+    caller: Caller,
+}
+
+impl OfCaller {
+    fn of(sources: &Sources, caller: Caller) -> Arc<dyn Rights> {
+        let auth = Arc::clone(&sources.auth);
+        Arc::new(Self { auth, caller })
+    }
+}
+
+impl Rights for OfCaller {
+    fn may<'a>(
+        &'a self,
+        verb: &'static str,
+        target: &'a Target,
+    ) -> BoxFuture<'a, Result<(), Refused>> {
+        let Caller { user, from } = &self.caller;
+        Box::pin(self.auth.may(user, verb, target, *from))
+    }
 }
 
 /// What the answers are made from.
@@ -393,6 +464,8 @@ fn router(sources: Sources) -> Router {
         .route("/debug/flags/v", any(verbosity))
         .route("/debug/shards", get(shards))
         .route("/debug/explain", get(explain))
+        .route("/debug/top", get(top))
+        .route("/debug/unhappy", get(unhappy))
         .route("/debug/move", post(move_range))
         .route("/debug/pprof", any(pprof))
         .route("/debug/pprof/", any(pprof))
@@ -772,21 +845,83 @@ async fn verbosity(
     }
 }
 
-async fn shards(State(sources): Shared) -> Response {
-    json_text(&sources.debug.shards())
+/// Whether `?scope=fleet` is given; without it a replica speaks of itself alone.
+///
+/// # Errors
+/// Another word.
+fn is_for_fleet(query: &HashMap<String, String>) -> Result<bool, Response> {
+    match query.get("scope").map(String::as_str) {
+        None | Some("replica") => Ok(false),
+        Some("fleet") => Ok(true),
+        Some(other) => Err(plain(
+            StatusCode::BAD_REQUEST,
+            format!("scope {other:?} is neither fleet nor replica\n"),
+        )),
+    }
 }
 
-async fn explain(State(sources): Shared, Query(query): Query<HashMap<String, String>>) -> Response {
-    let (Some(controller), Some(key)) = (query.get("controller"), query.get("key")) else {
+async fn shards(State(sources): Shared, Query(query): Query<HashMap<String, String>>) -> Response {
+    match is_for_fleet(&query) {
+        Ok(true) => json_text(&sources.debug.fleet_shards().await),
+        Ok(false) => json_text(&sources.debug.shards()),
+        Err(wrong) => wrong,
+    }
+}
+
+fn shown(answer: Result<Value, Denied>, path: &str) -> Response {
+    match answer {
+        Ok(value) => json_text(&value),
+        Err(Denied::NotFound(why)) => plain(StatusCode::NOT_FOUND, format!("{why}\n")),
+        Err(Denied::Refused(refused)) => refusal(refused, path, false),
+    }
+}
+
+async fn explain(
+    State(sources): Shared,
+    Extension(caller): Extension<Caller>,
+    Query(mut query): Query<HashMap<String, String>>,
+) -> Response {
+    let is_for_fleet = match is_for_fleet(&query) {
+        Ok(is_for_fleet) => is_for_fleet,
+        Err(wrong) => return wrong,
+    };
+    let rights = OfCaller::of(&sources, caller);
+    let mut given = |name: &str| query.remove(name);
+    let answer = if let (Some(kind), Some(name)) = (given("kind"), given("name")) {
+        let namespace = given("namespace").unwrap_or_default();
+        sources.debug.explain_object(kind, namespace, name, rights)
+    } else if let (Some(controller), Some(key)) = (given("controller"), given("key")) {
+        let debug = &sources.debug;
+        debug.explain(controller, key, is_for_fleet, rights)
+    } else {
         return plain(
             StatusCode::BAD_REQUEST,
-            "give ?controller=<name>&key=<namespace>/<name>, as in ?controller=deployment-controller&key=shop/web\n",
+            "give ?controller=<name>&key=<namespace>/<name>, as in ?controller=deployment-controller&key=shop/web, or \
+             ?kind=<kind>&namespace=<namespace>&name=<name>\n",
         );
     };
-    match sources.debug.explain(controller.clone(), key.clone()).await {
-        Ok(value) => json_text(&value),
-        Err(why) => plain(StatusCode::NOT_FOUND, format!("{why}\n")),
-    }
+    shown(answer.await, "/debug/explain")
+}
+
+async fn top(
+    State(sources): Shared,
+    Extension(caller): Extension<Caller>,
+    Query(mut query): Query<HashMap<String, String>>,
+) -> Response {
+    let namespace = query.remove("namespace").unwrap_or_default();
+    let rights = OfCaller::of(&sources, caller);
+    shown(sources.debug.top(namespace, rights).await, "/debug/top")
+}
+
+async fn unhappy(
+    State(sources): Shared,
+    Extension(caller): Extension<Caller>,
+    Query(mut query): Query<HashMap<String, String>>,
+) -> Response {
+    let namespace = query.remove("namespace").unwrap_or_default();
+    let rights = OfCaller::of(&sources, caller);
+    let answer = sources.debug.unhappy(namespace, rights).await;
+    shown(answer, "/debug/unhappy")
 }
 
 /// Changes who owns a range; whoever may `post` the path may do so.

@@ -17,17 +17,56 @@ impl Debug for Inside {
     fn shards(&self) -> Value {
         serde_json::json!({ "ranges": 256 })
     }
+    fn fleet_shards(&self) -> BoxFuture<'static, Value> {
+        Box::pin(async { serde_json::json!({ "replicas": [] }) })
+    }
     fn explain(
         &self,
         controller: String,
         key: String,
-    ) -> BoxFuture<'static, Result<Value, String>> {
+        is_for_fleet: bool,
+        _: Arc<dyn Rights>,
+    ) -> BoxFuture<'static, Result<Value, Denied>> {
         Box::pin(async move {
             match key.as_str() {
-                "shop/web" => Ok(serde_json::json!({ "controller": controller })),
-                _ => Err(format!("{key} is not known")),
+                "shop/web" => {
+                    Ok(serde_json::json!({ "controller": controller, "fleet": is_for_fleet }))
+                }
+                _ => Err(Denied::NotFound(format!("{key} is not known"))),
             }
         })
+    }
+    fn explain_object(
+        &self,
+        kind: String,
+        namespace: String,
+        name: String,
+        rights: Arc<dyn Rights>,
+    ) -> BoxFuture<'static, Result<Value, Denied>> {
+        Box::pin(async move {
+            let target = Target::Object {
+                resource: <kubernetes_proto::core::Pod as kubernetes_proto::Object>::resource(),
+                namespace,
+                name,
+            };
+            let may = rights.may("get", &target).await;
+            may.map_err(Denied::Refused)?;
+            Ok(serde_json::json!({ "kind": kind }))
+        })
+    }
+    fn top(
+        &self,
+        namespace: String,
+        _: Arc<dyn Rights>,
+    ) -> BoxFuture<'static, Result<Value, Denied>> {
+        Box::pin(async move { Ok(serde_json::json!({ "top": namespace })) })
+    }
+    fn unhappy(
+        &self,
+        namespace: String,
+        _: Arc<dyn Rights>,
+    ) -> BoxFuture<'static, Result<Value, Denied>> {
+        Box::pin(async move { Ok(serde_json::json!({ "unhappy": namespace })) })
     }
     fn move_range(
         &self,
@@ -151,8 +190,44 @@ async fn every_path_answers_as_upstream_or_as_told() {
             "/debug/explain?controller=c&key=shop/web",
             200,
             JSON,
-            "{\"controller\":\"c\"}",
+            "{\"controller\":\"c\",\"fleet\":false}",
         ),
+        (
+            "GET",
+            "/debug/explain?controller=c&key=shop/web&scope=fleet",
+            200,
+            JSON,
+            "{\"controller\":\"c\",\"fleet\":true}",
+        ),
+        (
+            "GET",
+            "/debug/explain?kind=pod&namespace=shop&name=web",
+            200,
+            JSON,
+            "{\"kind\":\"pod\"}",
+        ),
+        (
+            "GET",
+            "/debug/shards?scope=fleet",
+            200,
+            JSON,
+            "{\"replicas\":[]}",
+        ),
+        (
+            "GET",
+            "/debug/shards?scope=all",
+            400,
+            TEXT,
+            "neither fleet nor replica",
+        ),
+        (
+            "GET",
+            "/debug/top?namespace=shop",
+            200,
+            JSON,
+            "{\"top\":\"shop\"}",
+        ),
+        ("GET", "/debug/unhappy", 200, JSON, "{\"unhappy\":\"\"}"),
         (
             "GET",
             "/debug/explain?controller=c&key=shop/db",
