@@ -406,7 +406,11 @@ async fn a_provider_that_comes_back_is_found_again() {
     let socket = dir.path().join("cloud.sock");
     let provider = at_socket(&socket);
     let call = Call::read(Deed::ListRoutes);
-    for words in ["Unavailable", "Unavailable", "not tried again yet: Unavailable"] {
+    for words in [
+        "Unavailable",
+        "Unavailable",
+        "not tried again yet: Unavailable",
+    ] {
         let (reason, message) = super::tests::reason(&provider, &call).await;
         assert_eq!(reason, Reason::Failed);
         assert!(message.contains(words), "{message}");

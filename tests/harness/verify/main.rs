@@ -8,6 +8,7 @@ mod suites;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -56,7 +57,9 @@ impl Step {
             Self::Clippy => "cargo clippy --workspace --all-targets -- -D warnings",
             Self::Deny => "cargo deny check bans licenses sources",
             Self::ControlPlane => "the programs of the real control plane are built",
-            Self::Build => "cargo build --release --bin manifold --bin instructions",
+            Self::Build => {
+                "cargo build --release --bin manifold --bin instructions, cargo test --no-run"
+            }
             Self::Instructions => "cargo instructions: no part has become dearer",
             Self::Test => "cargo test --workspace",
         }
@@ -209,7 +212,16 @@ fn deny() -> Result<()> {
 fn build() -> Result<String> {
     // Together, so that what both need is built once.
     let bins = ["--bin", "manifold", "--bin", "instructions"];
-    cargo(&[&["build", "--release"][..], &bins].concat())?;
+    // The tests are of another profile, so that neither waits for the other: the last crate of each keeps one
+    // processor busy.
+    thread::scope(|scope| {
+        let tests = scope.spawn(suites::build);
+        cargo(&[&["build", "--release"][..], &bins].concat())?;
+        tests
+            .join()
+            .map_err(|_| anyhow::anyhow!("the build of the tests panicked"))
+            .flatten()
+    })?;
     let program = released_program()?;
     let size = program.metadata().context("the built program")?.len();
     Ok(format!("{:.1} MB", size as f64 / 1e6))
