@@ -18,7 +18,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::kubelets::{join, usable};
-use crate::support::{POLL, Unrest, all_end_well, alone, fleet_of};
+use crate::support::{POLL, Unrest, all_end_well, alone, beside, fleet_of};
 
 const NODES: u8 = 2;
 const REPLICAS: usize = 3;
@@ -295,7 +295,7 @@ fn volumes_follow_their_pods_while_replicas_die() {
     if !can_run("csi: volumes_follow_their_pods_while_replicas_die") {
         return;
     }
-    let _alone = alone();
+    let _beside = beside();
     run_test(async {
         let mut bed = Bed::start().await?;
         let fleet = fleet_of(&bed.control_plane, &[]).await?;

@@ -12,9 +12,9 @@ use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::kubelets::{talking, usable};
 use crate::interlock::{DURATION, FLEET, READ_MAX, SLACK, held_by, holder, took_turns};
 use crate::judge::AUDIT_POLICY;
+use crate::kubelets::{talking, usable};
 use crate::parity::{self, Normal, Outcome, Snapshot, text_at};
 use crate::support::{PATIENCE, POLL, all_end_well, alone, complete, create};
 

@@ -12,7 +12,7 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, POLL, all_end_well, alone, complete, create, fleet_of};
+use crate::support::{PATIENCE, POLL, all_end_well, beside, complete, create, fleet_of};
 
 const NODES: u8 = 2;
 /// Of the Deployment: more than one for each node.
@@ -96,7 +96,7 @@ fn pods_of_a_deployment_are_real_containers_on_real_nodes() {
     if !can_run("kubelets: pods_of_a_deployment_are_real_containers_on_real_nodes") {
         return;
     }
-    let _alone = alone();
+    let _beside = beside();
     run_test(async {
         let mut network = Network::start().await?;
         let control_plane = ControlPlane::builder()

@@ -10,19 +10,15 @@ pub mod judge;
 mod alone {
     mod autoscaled;
     mod cleanup;
-    mod csi;
     mod endpoints;
     pub(crate) mod fence;
     mod handoff;
     mod kubeadm;
-    mod kubelets;
     mod moves;
     mod node_dies;
     mod overload;
-    mod peers;
     mod poison;
     mod port;
-    mod quarantine;
     mod rotation;
     mod statefulset;
     mod volumes;
@@ -37,6 +33,8 @@ mod bystanders;
 mod clouds;
 #[cfg(test)]
 mod companion;
+#[cfg(test)]
+mod csi;
 #[cfg(test)]
 mod deploy;
 #[cfg(test)]
@@ -58,13 +56,19 @@ mod image;
 #[cfg(test)]
 mod interlock;
 #[cfg(test)]
+mod kubelets;
+#[cfg(test)]
 mod migration;
 #[cfg(test)]
 mod nodes;
 #[cfg(test)]
 mod parity;
 #[cfg(test)]
+mod peers;
+#[cfg(test)]
 mod policies;
+#[cfg(test)]
+mod quarantine;
 #[cfg(test)]
 mod quota;
 #[cfg(test)]

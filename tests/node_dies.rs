@@ -18,7 +18,7 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 use serde_json::json;
 
-use super::kubelets::{join, talking, usable};
+use crate::kubelets::{join, talking, usable};
 use crate::support::{
     POLL, ROUND, all_end_well, alone, ask_for_moves, complete, create, fleet_of, owners,
 };

@@ -25,8 +25,8 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::kubelets::{join, talking, usable};
 use crate::judge::AUDIT_POLICY;
+use crate::kubelets::{join, talking, usable};
 use crate::support::{
     FLEET, Owners, PATIENCE, POLL, alone, complete, create, deployment, judge, loads, owners,
 };
