@@ -35,6 +35,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Nothing has changed for so long: more than a period of the controllers.
 const AT_REST: Duration = Duration::from_millis(2500);
 const POLL_EVERY: Duration = Duration::from_millis(250);
+/// The snapshot that every scenario has.
+const END: &str = "the end";
 /// Replicas of Manifold.
 const REPLICAS: usize = 2;
 /// Blocks of addresses of a scenario's nodes.
@@ -211,8 +213,11 @@ fn scenarios() -> Vec<Scenario> {
             Step::Node(1, json!({"metadata": {"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": null}}})),
             Until("n1 is back", |state| state["balancers"]["web"]["nodes"] == json!(["n1", "n2"])),
             Rest,
+            // A taint alone changes nothing; the next change of a node takes it into account.
             Step::Node(2, json!({"spec": {"taints": [{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]}})),
-            Until("n2 is out", |state| state["balancers"]["web"]["nodes"] == json!(["n1"])),
+            Rest, Snapshot("a taint"),
+            Join(3),
+            Until("n2 is out", |state| state["balancers"]["web"]["nodes"] == json!(["n1", "n3"])),
         ])),
         scenario("nodes-not-ready-stay", with_web(vec![Ready(1, "False"), Rest])),
         // Faults of load balancers.
@@ -415,6 +420,14 @@ struct Play<'s> {
 /// What was found at each reads.
 type Snapshots = BTreeMap<String, Value>;
 
+/// What a scenario left behind on one side.
+#[derive(Debug, Default)]
+struct Outcome {
+    snapshots: Snapshots,
+    /// The step that could not be done, and why.
+    failed: Option<String>,
+}
+
 impl Side {
     async fn start(ours: bool) -> Result<Self> {
         let control_plane = ControlPlane::builder()
@@ -458,12 +471,12 @@ impl Side {
         })
     }
 
-    async fn run(&mut self, scenarios: &[Scenario]) -> Result<Vec<Snapshots>> {
+    async fn run(&mut self, scenarios: &[Scenario]) -> Result<Vec<Outcome>> {
         let mut all = Vec::new();
         for (place, scenario) in scenarios.iter().enumerate() {
             let begun = Instant::now();
-            let snapshots = self.play(place, scenario).await;
-            all.push(snapshots.with_context(|| format!("the scenario {}", scenario.name))?);
+            let outcome = self.play(place, scenario).await;
+            all.push(outcome.with_context(|| format!("the scenario {}", scenario.name))?);
             println!("clouds: {}: {:.1?}", scenario.name, begun.elapsed());
         }
         if let Manager::Ours { replicas, .. } = &mut self.manager {
@@ -472,7 +485,7 @@ impl Side {
         Ok(all)
     }
 
-    async fn play(&self, place: usize, scenario: &Scenario) -> Result<Snapshots> {
+    async fn play(&self, place: usize, scenario: &Scenario) -> Result<Outcome> {
         let namespace = self.control_plane.namespace(scenario.name).await?;
         let mut play = Play {
             side: self,
@@ -483,15 +496,18 @@ impl Side {
             calls: self.cloud.calls().len(),
             normal: Normal::default(),
         };
-        let mut snapshots = Snapshots::new();
+        let mut outcome = Outcome::default();
         for step in &scenario.steps {
-            let done = play.step(step, &mut snapshots).await;
-            done.with_context(|| format!("the step {step:?}"))?;
+            if let Err(error) = play.step(step, &mut outcome.snapshots).await {
+                // The others are of interest nevertheless.
+                outcome.failed = Some(format!("the step {step:?}: {error:#}"));
+                break;
+            }
         }
         let end = play.at_rest().await?;
-        snapshots.insert("the end".to_owned(), end);
+        outcome.snapshots.insert(END.to_owned(), end);
         play.clear().await?;
-        Ok(snapshots)
+        Ok(outcome)
     }
 }
 
@@ -698,6 +714,10 @@ impl Play<'_> {
             }
             let message = self.normal.text(&event.message.unwrap_or_default(), true);
             let source = event.source.and_then(|source| source.component);
+            // The API server's own, of how it repairs what it has allocated.
+            if event.reason.as_deref() == Some("ClusterIPNotAllocated") {
+                continue;
+            }
             let text = format!(
                 "{} {name} ({}): {} {}: {}",
                 about.kind.clone().unwrap_or_default(),
@@ -809,19 +829,25 @@ fn compare(
     }
 }
 
-fn differences(scenario: &'static str, theirs: &Snapshots, ours: &Snapshots) -> Vec<Difference> {
+fn differences(scenario: &'static str, theirs: &Outcome, ours: &Outcome) -> Vec<Difference> {
     let mut found = Vec::new();
-    for (snapshot, theirs) in theirs {
-        let none = Value::Null;
-        let ours = ours.get(snapshot).unwrap_or(&none);
+    let mut report = |snapshot: &str, path: &str, theirs: &Value, ours: &Value| {
+        found.push(Difference {
+            scenario,
+            snapshot: snapshot.to_owned(),
+            path: path.to_owned(),
+            theirs: theirs.clone(),
+            ours: ours.clone(),
+        });
+    };
+    // A scenario that came to its end under neither shows nothing.
+    if theirs.failed.is_some() || ours.failed.is_some() {
+        report("course", "", &json!(theirs.failed), &json!(ours.failed));
+    }
+    for (snapshot, theirs) in &theirs.snapshots {
+        let ours = ours.snapshots.get(snapshot).unwrap_or(&Value::Null);
         compare("", theirs, ours, &mut |path, theirs, ours| {
-            found.push(Difference {
-                scenario,
-                snapshot: snapshot.clone(),
-                path: path.to_owned(),
-                theirs: theirs.clone(),
-                ours: ours.clone(),
-            });
+            report(snapshot, path, theirs, ours);
         });
     }
     found
@@ -840,9 +866,10 @@ fn the_same_deeds_end_as_under_upstream_s_cloud_controllers() {
         let (mut theirs, mut ours) = tokio::try_join!(Side::start(false), Side::start(true))?;
         let (theirs, ours) = tokio::try_join!(theirs.run(&scenarios), ours.run(&scenarios))?;
         let (mut unexplained, mut meant) = (Vec::new(), BTreeMap::<&str, usize>::new());
-        let mut events = 0;
+        let (mut snapshots, mut events) = (0, 0);
         for ((scenario, theirs), ours) in scenarios.iter().zip(&theirs).zip(&ours) {
-            events += theirs["the end"]["events"]
+            snapshots += theirs.snapshots.len();
+            events += theirs.snapshots[END]["events"]
                 .as_object()
                 .map_or(0, serde_json::Map::len);
             for one in differences(scenario.name, theirs, ours) {
@@ -859,7 +886,8 @@ fn the_same_deeds_end_as_under_upstream_s_cloud_controllers() {
             println!("clouds: meant, {count} times: {reason}");
         }
         println!(
-            "clouds: {} scenarios, {events} events of upstream's, {} meant differences, {} unexplained",
+            "clouds: {} scenarios, {snapshots} snapshots, {events} events of upstream's, {} meant differences, {} \
+             unexplained",
             scenarios.len(),
             meant.values().sum::<usize>(),
             unexplained.len()
