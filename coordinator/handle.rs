@@ -15,7 +15,7 @@ use coordinator_core::{
     Renewal, RenewalConfig, Status, View,
 };
 use futures::{StreamExt, future::BoxFuture};
-use peer_proto::{InspectRequest, RangeState};
+use peer_proto::{InspectRequest, RangeState, Sight};
 use tokio::{
     net::TcpListener,
     sync::{broadcast, oneshot, watch},
@@ -321,6 +321,7 @@ async fn run(
         build: config.version.clone(),
         ready: host.ready(),
         draining: false,
+        stale: false,
         ranges: config.ranges,
         server_fenced: config.server_fence.announces(),
         ..Status::default()
@@ -367,6 +368,7 @@ async fn run(
     let asked = Arc::clone(&peers);
     let calls = Arc::clone(&peers) as Arc<dyn Calls>;
     let view = Arc::clone(&shared.view);
+    let sees = Arc::clone(&host);
     let (answers, mut ended) = wire(
         &config,
         (status.address, status.pin),
@@ -380,6 +382,11 @@ async fn run(
         epoch_second,
     );
     let actor = answers.actor.clone();
+    actix::spawn(reach::compare(
+        Arc::clone(&asked) as Arc<dyn Calls>,
+        Arc::clone(&view),
+        sees,
+    ));
     actix::spawn(reach::follow(asked, view, actor.clone()));
     let service = PeerService::new(
         config.fleet_name.clone(),
@@ -452,8 +459,8 @@ fn wire(
         records_deaths: true,
     });
     let own = thread.own.clone();
-    let (alive, ended) = oneshot::channel();
     let asked = Arc::clone(&host);
+    let (alive, ended) = oneshot::channel();
     let actor = Coordinator::new(
         core,
         leases.clone(),
@@ -540,6 +547,7 @@ pub fn assemble(
         build: config.version.clone(),
         ready: host.ready(),
         draining: false,
+        stale: false,
         ranges: config.ranges,
         server_fenced: config.server_fence.announces(),
         ..Status::default()
@@ -794,6 +802,10 @@ impl Answers for ActorAnswers {
         Some((self.own.borrow().incarnation.clone(), answer))
     }
 
+    fn sights(&self) -> Vec<Sight> {
+        self.host.sights()
+    }
+
     fn view(&self) -> watch::Receiver<Arc<View>> {
         self.shared.view.subscribe()
     }
@@ -973,6 +985,14 @@ impl Handle {
         let _ = self.0.actor.send(Feed(vec![input])).await;
     }
 
+    /// Says whether what the node sees is current. A replica whose view is not keeps its Lease, and its ranges
+    /// go to those whose is.
+    pub async fn is_current(&self, current: bool) {
+        let input = Input::HostCurrent(current);
+        // A coordinator that has stopped owns nothing any more.
+        let _ = self.0.actor.send(Feed(vec![input])).await;
+    }
+
     /// Asks for a range that is held here to be handed over to a member. It is tried once and not waited for.
     ///
     /// # Errors
@@ -991,7 +1011,7 @@ impl Handle {
         let members: Vec<&str> = view
             .members
             .iter()
-            .filter(|member| member.ready && !member.draining)
+            .filter(|member| member.ready && !member.draining && !member.stale)
             .map(|member| member.name.as_str())
             .collect();
         if !members.contains(&to) {

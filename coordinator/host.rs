@@ -3,7 +3,7 @@
 use std::{future::Future, pin::Pin, time::Duration};
 
 use coordinator_core::{Holder, Quarantine, Work};
-use peer_proto::{InspectRequest, RangeState};
+use peer_proto::{InspectRequest, RangeState, Sight};
 
 /// A range's number, below the fleet's number of ranges.
 pub type RangeId = u16;
@@ -61,6 +61,12 @@ pub trait RangeHost: Send + Sync + 'static {
     fn working(&self) -> Vec<Work> {
         Vec::new()
     }
+    /// How far its watches have come; for peers.
+    fn sights(&self) -> Vec<Sight> {
+        Vec::new()
+    }
+    /// How far those of another replica have come. It may be wrong.
+    fn peer_sees(&self, _replica: &str, _sights: Vec<Sight>) {}
     /// Which keys and ranges are treated with care from now on. Comes before the ranges that it names are
     /// gained.
     fn quarantine(&self, _quarantine: &Quarantine) {}

@@ -30,6 +30,7 @@ pub(crate) const PEER_PIN: &str = "manifold.dev/peer-pin";
 const VERSION: &str = "manifold.dev/version";
 const READY: &str = "manifold.dev/ready";
 const DRAINING: &str = "manifold.dev/draining";
+const STALE: &str = "manifold.dev/stale";
 const RANGES: &str = "manifold.dev/ranges";
 /// How many ranges it takes at most; empty for a full share.
 const SHARE: &str = "manifold.dev/share";
@@ -398,6 +399,7 @@ impl Leases {
             (VERSION.to_owned(), status.build.clone()),
             (READY.to_owned(), status.ready.to_string()),
             (DRAINING.to_owned(), status.draining.to_string()),
+            (STALE.to_owned(), status.stale.to_string()),
             (RANGES.to_owned(), status.ranges.to_string()),
             (
                 SHARE.to_owned(),
@@ -521,6 +523,7 @@ pub fn decode(fleet: &str, lease: &Lease) -> Option<Found> {
             build: annotation(VERSION).to_owned(),
             ready: annotation(READY) == "true",
             draining: annotation(DRAINING) == "true",
+            stale: annotation(STALE) == "true",
             ranges: annotation(RANGES).parse().unwrap_or(0),
             // None at all is what nobody asks for.
             share: annotation(SHARE).parse().ok().filter(|share| *share > 0),

@@ -16,7 +16,7 @@ use hyper_util::rt::TokioIo;
 use peer_proto::{
     ControllerState, HandoffAck, HandoffChunk, HandoffHeader, HoldsRequest, HoldsResponse,
     InspectRequest, InspectResponse, RangeEpoch, RangeState, ReleasedRequest, ReleasedResponse,
-    peer_client::PeerClient, peer_server::Peer,
+    Sight, SightsRequest, SightsResponse, peer_client::PeerClient, peer_server::Peer,
 };
 use prost::Message as _;
 use tokio::{
@@ -81,6 +81,8 @@ const INSPECT_BYTES_MAX: usize = 2 << 20;
 const INSPECTIONS_MAX: usize = 8;
 /// Keys in one question.
 pub const INSPECTED_KEYS_MAX: usize = 256;
+/// Resources of which a peer is believed something: more than any replica watches.
+const SIGHTS_MAX: usize = 1000;
 /// Connections that wait for the server to see them.
 const ACCEPTED_MAX: usize = 32;
 
@@ -103,6 +105,8 @@ pub(crate) trait Answers: Send + Sync + 'static {
         &self,
         ranges: Vec<RangeId>,
     ) -> impl Future<Output = Option<(String, Holdings)>> + Send;
+    /// How far the watches have come here.
+    fn sights(&self) -> Vec<Sight>;
     /// The fleet as it is seen here.
     fn view(&self) -> watch::Receiver<Arc<View>>;
     /// What goes on inside the node.
@@ -156,6 +160,14 @@ pub trait Calls: Send + Sync + 'static {
     ) -> Call<'a, Result<Vec<u8>, String>> {
         std::future::ready(Err("peers can't be asked here".to_owned())).boxed()
     }
+    /// Asks how far a peer's watches have come.
+    fn sights<'a>(
+        &'a self,
+        _to: &'a Holder,
+        _address: &'a str,
+    ) -> Call<'a, Result<Vec<Sight>, String>> {
+        std::future::ready(Ok(Vec::new())).boxed()
+    }
 }
 
 impl Calls for Peers {
@@ -202,6 +214,13 @@ impl Calls for Peers {
         asked: InspectRequest,
     ) -> Call<'a, Result<Vec<u8>, String>> {
         Self::inspect(self, to, address, asked).boxed()
+    }
+    fn sights<'a>(
+        &'a self,
+        to: &'a Holder,
+        address: &'a str,
+    ) -> Call<'a, Result<Vec<Sight>, String>> {
+        Self::sights(self, to, address).boxed()
     }
 }
 
@@ -403,6 +422,17 @@ impl Peers {
             Ok(Err(status)) => Err(said(&status)),
             Err(_) => Err(format!("no answer within {INSPECT_DEADLINE:?}")),
         }
+    }
+
+    pub(crate) async fn sights(&self, to: &Holder, address: &str) -> Result<Vec<Sight>, String> {
+        let mut client = self.client(to, address)?;
+        let mut sights = match timeout(CONTACT_DEADLINE, client.sights(SightsRequest {})).await {
+            Ok(Ok(answer)) => answer.into_inner().sights,
+            Ok(Err(status)) => return Err(said(&status)),
+            Err(_) => return Err(format!("no answer within {CONTACT_DEADLINE:?}")),
+        };
+        sights.truncate(SIGHTS_MAX);
+        Ok(sights)
     }
 
     /// A request that carries its span, where calls are traced.
@@ -807,6 +837,15 @@ impl<A: Answers> Peer for PeerService<A> {
         self.answers.told(from, range, epoch).await;
         end::<String>(span, &Ok(()));
         Ok(Response::new(ReleasedResponse {}))
+    }
+
+    async fn sights(
+        &self,
+        request: Request<SightsRequest>,
+    ) -> Result<Response<SightsResponse>, Status> {
+        self.caller(&request)?;
+        let sights = self.answers.sights();
+        Ok(Response::new(SightsResponse { sights }))
     }
 
     async fn holds(

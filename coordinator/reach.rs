@@ -13,6 +13,7 @@ use futures::future::join_all;
 use tokio::sync::watch;
 
 use crate::{
+    RangeHost,
     actor::{Coordinator, Feed},
     peer::Calls,
 };
@@ -22,6 +23,10 @@ const PERIOD: Duration = Duration::from_secs(5);
 
 /// Consecutive failures before a member is published: one that restarts is not.
 const FAILURES_MIN: u32 = 2;
+
+/// Between two rounds of comparing what is seen, in each of which so many members are asked.
+const COMPARES_EVERY: Duration = Duration::from_secs(1);
+const COMPARED_AT_ONCE: usize = 2;
 
 /// What is known of the members, by name.
 #[derive(Debug, Default)]
@@ -66,6 +71,39 @@ fn others(view: &View) -> Vec<(Holder, String)> {
             )
         })
         .collect()
+}
+
+/// The members of one round, from those after the last one of the round before on.
+fn some(members: Vec<(Holder, String)>, after: &str) -> Vec<(Holder, String)> {
+    let from = members.partition_point(|(holder, _)| *holder.name <= *after);
+    let (before, behind) = members.split_at(from);
+    let all = behind.iter().chain(before);
+    all.take(COMPARED_AT_ONCE).cloned().collect()
+}
+
+/// Tells the node for ever how far the watches of others have come: a few of them each second, in turn.
+pub(crate) async fn compare(
+    peers: Arc<dyn Calls>,
+    view: Arc<watch::Sender<Arc<View>>>,
+    host: Arc<dyn RangeHost>,
+) {
+    let mut last = String::new();
+    loop {
+        tokio::time::sleep(COMPARES_EVERY).await;
+        let members = some(others(&view.borrow()), &last);
+        if let Some((holder, _)) = members.last() {
+            last.clone_from(&holder.name);
+        }
+        // Who does not answer has nothing to say; another watches whether it does.
+        let questions = members
+            .iter()
+            .map(|(to, address)| peers.sights(to, address));
+        for ((to, _), answer) in members.iter().zip(join_all(questions).await) {
+            if let Ok(sights) = answer {
+                host.peer_sees(&to.name, sights);
+            }
+        }
+    }
 }
 
 /// Asks and publishes for as long as the actor lives.
@@ -151,6 +189,7 @@ mod tests {
             pin: None,
             ready,
             draining,
+            stale: false,
             version: String::new(),
             fingerprints: String::new(),
             unreachable: String::new(),
@@ -166,5 +205,24 @@ mod tests {
             ..View::default()
         };
         assert_eq!(others(&view), [(Holder::new("b", "i"), "b:1".to_owned())]);
+    }
+
+    #[test]
+    fn all_are_compared_with_in_turn() {
+        let members: Vec<(Holder, String)> = ["b", "c", "d"]
+            .map(|name| (Holder::new(name, "i"), String::new()))
+            .to_vec();
+        let mut last = String::new();
+        let rounds: Vec<Vec<String>> = (0..3)
+            .map(|_| {
+                let round = some(members.clone(), &last);
+                let names: Vec<String> = round.into_iter().map(|(to, _)| to.name).collect();
+                last.clone_from(names.last().unwrap());
+                names
+            })
+            .collect();
+        assert_eq!(rounds, [["b", "c"], ["d", "b"], ["c", "d"]]);
+        assert_eq!(some(members[..1].to_vec(), "b").len(), 1);
+        assert!(some(Vec::new(), "b").is_empty());
     }
 }

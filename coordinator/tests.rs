@@ -11,7 +11,7 @@ use coordinator_core::{
     Care, Crashes, Deaths, Epoch, Holder, Member, NotSent, Offer, Pin, RangeId, RangeLease,
     ReplicaLease, Status, View, Work,
 };
-use peer_proto::{ControllerState, InspectRequest, InspectedKey, KeyState, RangeState};
+use peer_proto::{ControllerState, InspectRequest, InspectedKey, KeyState, RangeState, Sight};
 use rustls::{
     ClientConfig,
     pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer},
@@ -173,6 +173,7 @@ async fn a_replica_lease_survives_the_way_to_the_api_and_back() {
             build: "0.1.0".to_owned(),
             ready: true,
             draining: true,
+            stale: true,
             ranges: 256,
             share: Some(8),
             crashes: Crashes::parse("1700000000,1700000600"),
@@ -463,6 +464,7 @@ fn member(name: &str, pin: Option<Pin>) -> Member {
         pin,
         ready: true,
         draining: false,
+        stale: false,
         version: "0.1.0".to_owned(),
         fingerprints: String::new(),
         unreachable: String::new(),
@@ -493,6 +495,14 @@ impl Answers for Recorder {
                 .map(|range| (range, (range == 1, 5)))
                 .collect(),
         ))
+    }
+
+    fn sights(&self) -> Vec<Sight> {
+        vec![Sight {
+            resource: "pods".to_owned(),
+            newest: 7,
+            ..Sight::default()
+        }]
     }
 
     fn view(&self) -> watch::Receiver<Arc<View>> {

@@ -83,6 +83,7 @@ mod tests {
             pin: pin.map(|byte| Pin([byte; 32])),
             ready: true,
             draining: false,
+            stale: false,
             version: String::new(),
             fingerprints: String::new(),
             unreachable: String::new(),

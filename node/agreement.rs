@@ -142,6 +142,7 @@ mod tests {
             address: String::new(),
             ready: true,
             draining: false,
+            stale: false,
             version: "0.1.0".to_owned(),
             fingerprints: fingerprints.to_owned(),
             unreachable: String::new(),

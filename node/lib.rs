@@ -14,6 +14,7 @@ pub mod cloud;
 pub mod components;
 mod counting;
 pub mod credentials;
+pub mod currency;
 pub mod debug;
 pub mod discovery;
 pub mod events;

@@ -221,6 +221,7 @@ impl Node {
                 .map_or_else(Vec::new, Arbiters::for_ranges),
             Arc::clone(&ready),
         ));
+        host.others.set_own(Arc::clone(&cache));
         Self {
             shared,
             host,

@@ -34,6 +34,7 @@ use crate::{
     cloud::{Cloud, NoCloud, Provider},
     components::{self, Source, causes},
     credentials::Credentials,
+    currency,
     debug::Inside,
     gate::Fence,
     http::{self, Health, Kind},
@@ -212,6 +213,8 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
         traces: telemetry.traces.clone(),
     }));
 
+    let connection = (apis.watches.clone(), Arc::clone(&followed));
+
     // The port answers before anything is owned: probes and people see how the start goes.
     let health = Health::new(Arc::clone(&metrics));
     let draining = Arc::new(AtomicBool::new(false));
@@ -256,6 +259,7 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
         &draining,
         server_fence,
         threads,
+        connection,
         published,
         &mut signals,
     )
@@ -285,6 +289,7 @@ async fn own(
     draining: &AtomicBool,
     server_fence: Arc<ServerFence>,
     threads: Vec<(String, Pulse)>,
+    (watches, watched): (Api, Arc<Followed>),
     published: Fingerprints,
     signals: &mut Signals,
 ) -> Result<(), Error> {
@@ -324,6 +329,23 @@ async fn own(
         pod,
         traces,
     ));
+    let sees = Arc::<currency::Said>::default();
+    check_currency(health, &sees);
+    let lease = format!("{}-replica-{}", options.fleet.fleet, options.fleet.replica);
+    let connect = watches.clone();
+    actix::spawn(currency::follow(currency::Parts {
+        cache: Arc::clone(&node.cache),
+        api: watches,
+        connect: Box::new(move || {
+            let made = connect.replace(&watched.config());
+            made.map_err(|error| causes(&error))
+        }),
+        others: Arc::clone(&node.host.others),
+        lease: (options.fleet.namespace.clone(), lease),
+        fence: handle.fence(),
+        handle: handle.clone(),
+        said: Arc::clone(&sees),
+    }));
     let agreement = Arc::new(Agreement::default());
     let said = Arc::clone(&agreement);
     health.note(Kind::Readyz, Box::new(move || said.lines()));
@@ -347,6 +369,7 @@ async fn own(
             .map(|lease| lease.name.clone()),
         server_fence,
         followed,
+        sees,
         looked: Mutex::default(),
     };
     node.shared
@@ -672,6 +695,13 @@ fn check_life(health: &Health, pulses: Vec<(String, Pulse)>) {
     }
 }
 
+/// `/readyz` fails where watches stand still, so that the next replica of a rollout waits for this one.
+fn check_currency(health: &Health, said: &Arc<currency::Said>) {
+    let said = Arc::clone(said);
+    let check = move || said.stale().map_or(Ok(()), Err);
+    health.register("currency", Box::new(check), &[Kind::Readyz]);
+}
+
 /// `/livez` fails where the API server does nothing but refuse the credentials, though they are read again
 /// and again.
 fn check_credentials(health: &Health, followed: &Arc<Followed>) {
@@ -787,6 +817,7 @@ struct Gauges {
     leads: Option<String>,
     server_fence: Arc<ServerFence>,
     followed: Vec<Arc<Followed>>,
+    sees: Arc<currency::Said>,
     looked: Mutex<Looked>,
 }
 
@@ -817,6 +848,7 @@ impl Gauges {
         }
         metrics.server_fence(self.server_fence.is_on(), self.server_fence.proofs());
         metrics.members_unreachable(unreachable(&self.handle).len());
+        metrics.current(self.sees.stale().is_none());
         metrics.peer_refusals(&self.handle.peer_refusals());
         metrics.discovery_failing(&node.discovery.failing(&node.cache));
         let measures = looked.sizes.is_none_or(|at| at.elapsed() >= SIZES_EVERY);

@@ -51,6 +51,10 @@ const SHORT_PARTS: u32 = 5;
 /// never says so.
 const KEPT_PERIODS: u32 = 4;
 
+/// A replica that is not current gives its ranges away once others have been current for so many retry periods:
+/// where all see the same late, some notice it a moment before the others.
+const STALE_PERIODS: u32 = 2;
+
 /// A member that answered within this many retry periods is reachable: a range may be frozen for a move to
 /// it. Any other is asked first, with nothing frozen.
 const CONTACT_PERIODS: u32 = 5;
@@ -327,6 +331,10 @@ pub struct Core {
     next_inquiry: Time,
 
     host_ready: bool,
+    /// Since when what the node sees is not current.
+    stale_since: Option<Time>,
+    /// Since when that is so while others are current.
+    outdated_since: Option<Time>,
     server_fenced: bool,
     fingerprints: Arc<str>,
     unreachable: Arc<str>,
@@ -388,6 +396,8 @@ impl Core {
             inquiries: 0,
             next_inquiry: Time::ZERO,
             host_ready: false,
+            stale_since: None,
+            outdated_since: None,
             server_fenced: false,
             fingerprints: Arc::default(),
             unreachable: Arc::default(),
@@ -435,6 +445,10 @@ impl Core {
             return;
         }
         self.forget_what_is_over(now);
+        self.outdated_since = match self.stale_since.is_some() && !self.counts_me() {
+            true => self.outdated_since.or(Some(now)),
+            false => None,
+        };
         self.read_on_time(now, out);
         self.join_or_refuse(now, out);
         if self.fatal {
@@ -561,6 +575,10 @@ impl Core {
             // Once ready, always ready: an owner whose caches lag for a moment still serves better than a
             // move.
             Input::HostReady(ready) => self.host_ready |= ready,
+            Input::HostCurrent(true) => self.stale_since = None,
+            Input::HostCurrent(false) => {
+                self.stale_since.get_or_insert(now);
+            }
             Input::ServerFenced(fenced) => self.server_fenced = fenced,
             Input::Fingerprints(fingerprints) => self.fingerprints = fingerprints.into(),
             Input::Unreachable(names) => self.unreachable = names.into(),
@@ -1278,7 +1296,9 @@ impl Core {
         if offer.to_incarnation != own.incarnation {
             return Some(Refused::OtherIncarnation(own.incarnation.clone()));
         }
+        let refuses = self.stale_since.is_some() && !self.counts_me() && !broken!(StaleTakes);
         if !self.host_ready
+            || refuses
             || self.drain_until.is_some()
             || !self.is_held()
             || !self.is_open(now)
@@ -1491,6 +1511,7 @@ impl Core {
             build: self.config.build.clone(),
             ready: self.host_ready,
             draining: self.drain_until.is_some(),
+            stale: self.stale_since.is_some(),
             ranges: self.config.ranges,
             share: self.share(now),
             // The renewal knows them.
@@ -2049,8 +2070,18 @@ impl Core {
         let (Some(placed), Some(ring)) = (placed, &self.ring) else {
             return;
         };
-        // Without a Lease of our own in the view something is wrong, and the renewal will say what.
-        if self.drain_until.is_none() && !ring.members().contains(&self.config.name) {
+        // Without a Lease of our own in the view something is wrong, and the renewal will say what. Whoever is
+        // stale is no member and hands over all the same, but not at once: where everybody becomes stale at
+        // about the same time, it is the API server that stands still, and nothing is to move.
+        let stale = self.outdated_since.filter(|_| !broken!(StaleKeepsAll));
+        let settled = |since: Time| {
+            now.saturating_sub(since) >= self.config.retry_period * STALE_PERIODS
+                || broken!(StaleMovesAtOnce)
+        };
+        if self.drain_until.is_none()
+            && !ring.members().contains(&self.config.name)
+            && !stale.is_some_and(settled)
+        {
             return;
         }
         self.put_off.retain(|_, until| *until > now);
@@ -2240,16 +2271,35 @@ impl Core {
             && (ended || (self.reads_good(now) && self.unproven.get(holder).is_some_and(waited)))
     }
 
-    /// The members that count, sorted by name.
+    /// The members that count, sorted by name: those that see what happens. Where nobody does, that is no
+    /// difference between them.
     fn member_names(&self) -> Vec<String> {
-        self.replicas
-            .values()
-            .filter(|seen| self.counts(&seen.lease))
-            .map(|seen| seen.lease.name.clone())
+        let eligible = || {
+            let leases = self.replicas.values().map(|seen| &seen.lease);
+            leases.filter(|lease| self.is_eligible(lease))
+        };
+        let current = |lease: &&ReplicaLease| !self.is_stale(lease) || broken!(StaleCounts);
+        let nobody = !eligible().any(|lease| current(&lease)) && !broken!(NobodyIsCurrent);
+        eligible()
+            .filter(|lease| nobody || current(lease))
+            .map(|lease| lease.name.clone())
             .collect()
     }
 
-    fn counts(&self, lease: &ReplicaLease) -> bool {
+    /// Whether this replica is a member that counts.
+    fn counts_me(&self) -> bool {
+        self.member_names().contains(&self.config.name)
+    }
+
+    /// Of itself a replica knows it first.
+    fn is_stale(&self, lease: &ReplicaLease) -> bool {
+        match lease.name == self.config.name {
+            true => self.stale_since.is_some(),
+            false => lease.status.stale,
+        }
+    }
+
+    fn is_eligible(&self, lease: &ReplicaLease) -> bool {
         let mine = lease.name == self.config.name;
         let status = &lease.status;
         lease.incarnation.is_some()
@@ -2447,6 +2497,7 @@ impl Core {
                         pin: seen.lease.status.pin,
                         ready: seen.lease.status.ready,
                         draining: seen.lease.status.draining,
+                        stale: seen.lease.status.stale,
                         version: seen.lease.status.build.clone(),
                         fingerprints: seen.lease.status.fingerprints.to_string(),
                         unreachable: seen.lease.status.unreachable.to_string(),
@@ -2558,6 +2609,9 @@ pub struct Member {
     pub ready: bool,
     /// Whether it is on its way out.
     pub draining: bool,
+    /// Whether it sees changes too late to be an owner.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub stale: bool,
     /// Its build.
     pub version: String,
     /// Fingerprints of what every replica must have the same of, as `name=hash` with commas between them.

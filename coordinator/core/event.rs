@@ -111,6 +111,8 @@ pub enum Input {
     },
     /// Whether the node's caches are complete.
     HostReady(bool),
+    /// Whether what the node sees is current.
+    HostCurrent(bool),
     /// Whether each write of this replica carries its incarnation from now on.
     ServerFenced(bool),
     /// Fingerprints of what every replica must have the same of, as [`Status`] has them.

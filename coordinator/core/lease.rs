@@ -133,6 +133,8 @@ pub struct Status {
     pub ready: bool,
     /// Whether it is on its way out.
     pub draining: bool,
+    /// Whether it sees changes too late to be an owner, though it renews.
+    pub stale: bool,
     /// How many ranges it believes the fleet to have.
     pub ranges: u16,
     /// How many ranges it takes at most; `None` for a full share.

@@ -119,6 +119,16 @@ mutations! {
     TakesFromTheLiving,
     /// A replica that leaves releases the Lease without counting the others.
     ReleasesUncounted,
+    /// A replica that sees nothing counts as a member.
+    StaleCounts,
+    /// Whoever is no member hands nothing over, because it is stale neither.
+    StaleKeepsAll,
+    /// Ranges move as soon as a replica is stale, though the others may be in the next moment.
+    StaleMovesAtOnce,
+    /// Where nobody is current there is no member.
+    NobodyIsCurrent,
+    /// A stale replica takes what it is offered.
+    StaleTakes,
     /// The fence's clock stands still while the process does, and nothing refuses what it then sends.
     ClockStandsStill,
     /// A process that was stopped is taken to have run on.
@@ -135,8 +145,10 @@ mutations! {
 
 #[cfg(test)]
 impl Mutation {
-    /// Those of one process's own threads and clock, caught by tables of the watchdog and the renewal.
-    pub(crate) const PROCESS: &'static [Self] = &[
+    /// Those that tables catch, of the watchdog, the renewal and the core: the model has no threads, and gives
+    /// no range to whoever is stale.
+    pub(crate) const OF_TABLES: &'static [Self] = &[
+        Self::StaleTakes,
         Self::GapsAreIgnored,
         Self::GapsCountAsHung,
         Self::WaitingCountsAsHung,

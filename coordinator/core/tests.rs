@@ -456,6 +456,7 @@ fn status() -> Status {
         build: "0.1.0".to_owned(),
         ready: true,
         draining: false,
+        stale: false,
         ranges: 4,
         server_fenced: false,
         ..Status::default()
@@ -1811,6 +1812,53 @@ fn an_old_acknowledgement_swaps_nothing() {
         }),
         []
     );
+}
+
+/// How many of its two ranges a stale replica begins to hand over within so many seconds, where the other one
+/// is stale from a second on, or never.
+fn moved_while_stale(seconds: u64, other_from: Option<u64>) -> usize {
+    let mut bench = half_and_half();
+    let mut effects = bench.step(Input::HostCurrent(false));
+    for second in 0..seconds {
+        if other_from == Some(second)
+            && let Some(other) = bench.replicas.get_mut("b")
+        {
+            other.status.stale = true;
+        }
+        effects.extend(bench.pass(1, &[]));
+    }
+    freezes(&effects).len()
+}
+
+#[test]
+fn a_stale_replica_hands_over_when_others_have_been_current_for_a_while() {
+    assert_eq!(moved_while_stale(1, None), 0);
+    assert_eq!(moved_while_stale(2, None), 2);
+    assert_eq!(moved_while_stale(30, Some(0)), 0, "nobody is current");
+    assert_eq!(moved_while_stale(30, Some(1)), 0, "the other noticed later");
+    let mut bench = half_and_half();
+    bench.step(Input::HostCurrent(false));
+    bench.step(Input::HostCurrent(true));
+    assert!(freezes(&bench.pass(10, &[])).is_empty(), "current again");
+}
+
+#[test]
+fn a_stale_replica_takes_nothing_while_another_is_current() {
+    let offered = |other_is_stale: bool| {
+        let mut bench = half_and_half();
+        if let Some(other) = bench.replicas.get_mut("b") {
+            other.status.stale = other_is_stale;
+        }
+        bench.pass(1, &[]);
+        bench.step(Input::HostCurrent(false));
+        refused(&bench.step(Input::Offered(offer(2, 1, 1))))
+    };
+    assert_eq!(offered(false), Some(Refused::NotTaking));
+    assert_eq!(offered(true), None);
+    mutation::set(Some(Mutation::StaleTakes));
+    let taken = offered(false);
+    mutation::set(None);
+    assert_eq!(taken, None, "the mutant is not noticed");
 }
 
 fn offer(range: RangeId, epoch: Epoch, attempt: u64) -> Offer {

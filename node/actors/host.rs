@@ -13,7 +13,7 @@ use std::{
 use actix::{Actor, Addr, ArbiterHandle, Context, Handler, Message, prelude::SendError};
 use coordinator::{Epoch, Frozen, Gained, Holder, Quarantine, RangeHost, RangeId, Sending, Work};
 use futures::{FutureExt, future::BoxFuture};
-use peer_proto::{InspectRequest, RangeState};
+use peer_proto::{InspectRequest, RangeState, Sight};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
         range::{Freeze, Range, Resume, Stop},
         scan::Scans,
     },
+    currency::Others,
     debug::answers,
     gate::{Fence, Gate, Stopped},
     shared::{Inbox, RangeStats, Shared, Slot},
@@ -37,6 +38,8 @@ pub struct Host {
     /// In whose name what is gained now is written: `<replica>_<incarnation>`.
     life: Mutex<Arc<str>>,
     scans: Scans,
+    /// What other replicas see.
+    pub others: Arc<Others>,
 }
 
 impl Host {
@@ -48,6 +51,7 @@ impl Host {
             arbiters,
             ready,
             life: Mutex::new("".into()),
+            others: Arc::default(),
         }
     }
 
@@ -204,6 +208,14 @@ impl RangeHost for Host {
     fn working(&self) -> Vec<Work> {
         let now = self.shared.clock.monotonic();
         self.shared.watchlist.working(now)
+    }
+
+    fn sights(&self) -> Vec<Sight> {
+        self.others.own()
+    }
+
+    fn peer_sees(&self, replica: &str, sights: Vec<Sight>) {
+        self.others.said(replica, sights);
     }
 
     fn quarantine(&self, quarantine: &Quarantine) {

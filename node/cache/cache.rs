@@ -7,7 +7,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU8, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -17,11 +17,12 @@ use controllers_kit::{Catalogue, DynChange, Index, Key, Reader, Standing, Watche
 use kubernetes_proto::{
     AnyObject, Object as _, Resource, Str, coordination::Lease, meta::NOT_COMPARABLE,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use crate::{
     Api, Settings,
     ages::{self, Ages},
+    digest::Digest,
     history::{self, History},
     store::{self, Departures, Pending, Progress, Store},
     unpoisoned, watch,
@@ -65,6 +66,58 @@ pub(crate) struct Slot {
     made: Instant,
     /// Milliseconds from `made` to the last sign of life, and one more; 0 before the first.
     heard: AtomicU64,
+    orders: Orders,
+    digest: Mutex<Digest>,
+}
+
+/// What a watch is asked to do that stands still by what others know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// To ask for changes again, from where it is.
+    Reopen,
+    /// To list.
+    List,
+}
+
+/// The order that a watch has not carried out yet: a list counts for more.
+#[derive(Default)]
+struct Orders {
+    waiting: AtomicU8,
+    bell: Notify,
+}
+
+impl Orders {
+    fn give(&self, order: Order) {
+        let level = match order {
+            Order::Reopen => 1,
+            Order::List => 2,
+        };
+        self.waiting.fetch_max(level, Ordering::AcqRel);
+        self.bell.notify_one();
+    }
+
+    async fn taken(&self) -> Order {
+        loop {
+            match self.waiting.swap(0, Ordering::AcqRel) {
+                0 => self.bell.notified().await,
+                1 => return Order::Reopen,
+                _ => return Order::List,
+            }
+        }
+    }
+}
+
+/// How far a resource's watch has come, and how far it should have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sight {
+    /// The version up to which everything is shown.
+    pub reached: u64,
+    /// The lowest version that is known to exist, is not shown and is waited for.
+    pub wanted: Option<u64>,
+    /// The newest version of an object that was seen: every watch of the resource must bring it.
+    pub newest: u64,
+    /// What is held; `None` where some objects can't be used, of which replicas may hold different versions.
+    pub digest: Option<Digest>,
 }
 
 #[derive(Default)]
@@ -163,6 +216,8 @@ impl Slot {
             departures: Departures::default(),
             made: Instant::now(),
             heard: AtomicU64::new(0),
+            orders: Orders::default(),
+            digest: Mutex::default(),
         }
     }
 
@@ -301,11 +356,22 @@ impl Slot {
         }
     }
 
+    /// What the store holds has changed to this.
+    pub(crate) fn digest(&self, change: impl FnOnce(&mut Digest)) {
+        let mut digest = unpoisoned(self.digest.lock());
+        change(&mut digest);
+    }
+
     /// An object of this version has come.
     pub(crate) fn came(&self, version: u64) {
         if version != NOT_COMPARABLE {
             self.newest.fetch_max(version, Ordering::AcqRel);
         }
+    }
+
+    /// Resolves with the next order; dropping it loses none.
+    pub(crate) async fn ordered(&self) -> Order {
+        self.orders.taken().await
     }
 
     pub(crate) fn heard(&self) {
@@ -836,6 +902,40 @@ impl Cache {
     pub fn passed(&self, resource: &Resource, version: u64) -> bool {
         self.slot(resource)
             .is_some_and(|slot| slot.is_complete() && slot.progress.version() >= version)
+    }
+
+    /// How far the watches have come that follow changes all the time, and how far they should have. A
+    /// resource that is not listed yet, or that only tells that nodes are alive, is left out.
+    pub fn sights(&self) -> Vec<(&'static Resource, Sight)> {
+        self.slots
+            .iter()
+            .filter(|slot| slot.progress.version() > NOT_SERVED && !ages::is_pulse(slot.resource))
+            .map(|slot| {
+                let sight = Sight {
+                    reached: slot.progress.version(),
+                    wanted: slot.progress.wanted(),
+                    newest: slot.newest.load(Ordering::Acquire),
+                    digest: unpoisoned(slot.troubled.lock())
+                        .is_empty()
+                        .then(|| *unpoisoned(slot.digest.lock())),
+                };
+                (slot.resource, sight)
+            })
+            .collect()
+    }
+
+    /// Has the watch of a resource do something now, whatever it waits for.
+    pub fn order(&self, resource: &Resource, order: Order) {
+        if let Some(slot) = self.slot(resource) {
+            slot.orders.give(order);
+        }
+    }
+
+    /// Has every watch ask for changes again from where it is.
+    pub fn reopen_all(&self) {
+        for slot in self.slots.iter().chain(self.found.load().values()) {
+            slot.orders.give(Order::Reopen);
+        }
     }
 
     /// Waits until [`Cache::passed`]. Cheap for many waiters; dropping it forgets it.

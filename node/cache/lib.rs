@@ -8,6 +8,7 @@
 mod ages;
 pub mod api;
 mod cache;
+mod digest;
 mod history;
 pub mod proxy;
 mod socket;
@@ -16,7 +17,8 @@ mod switch;
 mod watch;
 
 pub use api::{Api, ApiError, ConnectError, Exchange, Observe, Purpose, Request, Response, Status};
-pub use cache::{Builder, Cache, Freshness, State, Stats};
+pub use cache::{Builder, Cache, Freshness, Order, Sight, State, Stats};
+pub use digest::Digest;
 pub use socket::Guard;
 pub use switch::{Refusals, Validity};
 pub use watch::{Renewed, Settings};

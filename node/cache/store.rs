@@ -441,6 +441,12 @@ impl Progress {
         self.version.load(Ordering::SeqCst)
     }
 
+    /// The lowest version that somebody waits for. It exists: who waits has written it, or has heard of it.
+    pub(crate) fn wanted(&self) -> Option<u64> {
+        let wanted = self.lowest_wanted.load(Ordering::SeqCst);
+        (wanted != u64::MAX).then_some(wanted)
+    }
+
     /// Says how far the watch has come, and wakes those who waited for it.
     pub(crate) fn reach(&self, version: u64) {
         self.version.store(version, Ordering::SeqCst);

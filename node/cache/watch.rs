@@ -22,15 +22,16 @@ use crate::{
     Api, ApiError, Request, Status,
     ages::is_pulse,
     api,
-    cache::{NOT_SERVED, Slot, Why},
+    cache::{NOT_SERVED, Order, Slot, Why},
+    digest::Digest,
     store::Content,
 };
 
 /// Figures of the watch loop.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// A watch without event or bookmark for so long is reopened: one and a half times the API server's
-    /// interval of bookmarks.
+    /// A watch that comes no further for so long, by event or bookmark, is reopened: one and a half times the
+    /// API server's interval of bookmarks.
     pub silence_max: Duration,
     /// The first wait after a failure.
     pub backoff_min: Duration,
@@ -176,6 +177,8 @@ pub(crate) enum End {
     CaughtUp,
     /// Nothing was heard for too long.
     Silent,
+    /// By an order.
+    Ordered(Order),
     /// With an error, from the server or on the way.
     Failed(ApiError),
 }
@@ -205,6 +208,11 @@ impl Course {
         }
     }
 
+    /// An order came while nothing was asked.
+    fn ordered(&mut self, order: Order) {
+        self.relist |= order == Order::List;
+    }
+
     /// A list is complete.
     pub(crate) fn listed(&mut self) {
         *self = Self::default();
@@ -230,6 +238,10 @@ impl Course {
             End::Closed if progressed || lived >= WATCH_TIME_MIN => Duration::ZERO,
             // It has cost enough time already.
             End::Silent => Duration::ZERO,
+            End::Ordered(order) => {
+                self.ordered(*order);
+                Duration::ZERO
+            }
             End::CaughtUp => settings.heartbeat_rest,
             End::Failed(error) if error.is_expired() => match ask {
                 Ask::Watch { .. } => {
@@ -359,9 +371,12 @@ pub(crate) async fn run(slot: &Slot, api: &Api) -> Infallible {
             End::Silent => {
                 slot.failed(
                     ask.verb(),
-                    &format!("nothing was heard for {:?}", slot.settings.silence_max),
+                    &format!("nothing new was heard for {:?}", slot.settings.silence_max),
                     Why::Unanswered,
                 );
+            }
+            End::Ordered(order) => {
+                tracing::debug!(resource = %slot.resource.id(), ?order, "watched again, as ordered");
             }
             End::Closed | End::CaughtUp => {}
         }
@@ -374,7 +389,11 @@ pub(crate) async fn run(slot: &Slot, api: &Api) -> Infallible {
             (slot.settings.random)(),
         );
         if !wait.is_zero() {
-            tokio::time::sleep(wait).await;
+            tokio::select! {
+                biased;
+                order = slot.ordered() => course.ordered(order),
+                () = tokio::time::sleep(wait) => {}
+            }
         }
     }
 }
@@ -410,28 +429,46 @@ impl Session<'_> {
         let renewed = self.slot.settings.renewed.newest();
         let overdue = renewed.filter(|_| is_heartbeat(self.slot.resource));
         let overdue = overdue.map_or(0, |(version, _)| version);
-        let mut frames = api.watch(self.request(ask)).await?;
+        let mut frames = tokio::select! {
+            biased;
+            order = self.ordered() => return Ok(End::Ordered(order)),
+            frames = api.watch(self.request(ask)) => frames?,
+        };
         // A streaming list that has begun may still fail: only a watch clears what stood in its way.
         if self.gathered.is_none() {
             self.slot.opened();
         }
         let mut events = 0usize;
+        // When it came further last: a bookmark that repeats a version is no sign of life.
+        let mut grew = Instant::now();
         // Since when heartbeats come.
         let mut beating: Option<Instant> = None;
         loop {
             let caught_up = self.slot.progress.version() >= overdue;
             let (patience, end) = match beating {
                 Some(_) if caught_up => (HEARTBEAT_GAP, End::CaughtUp),
-                _ => (self.slot.settings.silence_max, End::Silent),
+                _ => {
+                    let silence_max = self.slot.settings.silence_max;
+                    (silence_max.saturating_sub(grew.elapsed()), End::Silent)
+                }
             };
-            let Ok(frame) = tokio::time::timeout(patience, frames.next()).await else {
+            let frame = tokio::select! {
+                biased;
+                order = self.ordered() => return Ok(End::Ordered(order)),
+                frame = tokio::time::timeout(patience, frames.next()) => frame,
+            };
+            let Ok(frame) = frame else {
                 return Ok(end);
             };
             let Some(frame) = frame? else {
                 return Ok(End::Closed);
             };
-            self.slot.heard();
+            let (before, lists) = (self.slot.progress.version(), self.gathered.is_some());
             let taken = self.take(&frame).map_err(|fault| fault.from(api))?;
+            if lists || self.slot.progress.version() > before {
+                grew = Instant::now();
+                self.slot.heard();
+            }
             self.slot.pulse();
             match taken {
                 Taken::Event if self.gathered.is_none() && is_heartbeat(self.slot.resource) => {
@@ -451,6 +488,17 @@ impl Session<'_> {
             if events.is_multiple_of(TURN) {
                 // Frames that have arrived together would else be taken in one go.
                 tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Resolves with an order. A list that is under way is not begun again: it is what would be ordered.
+    fn ordered(&self) -> impl Future<Output = Order> + Send + use<'_> {
+        let (slot, follows) = (self.slot, self.gathered.is_none());
+        async move {
+            match follows {
+                true => slot.ordered().await,
+                false => std::future::pending().await,
             }
         }
     }
@@ -550,6 +598,7 @@ impl Session<'_> {
         // No await between these: whoever stops the watch stops it before or after all of them.
         slot.begin_history(version, &changes);
         slot.put_aside(changes);
+        slot.digest(|digest| *digest = Digest::of(content.all(), version));
         slot.store.replace(content);
         slot.came(newest.unwrap_or(0));
         slot.progress.reach(version);
@@ -640,6 +689,7 @@ impl Session<'_> {
                 let version = object.metadata().resource_version;
                 match slot.store.put(&object) {
                     Ok(old) => {
+                        slot.digest(|digest| digest.change(old.as_ref(), Some(&object), version));
                         slot.no_trouble(|| Key::of_meta(object.metadata()));
                         slot.trace(old.as_ref(), &object, version);
                         slot.tell(old.as_ref(), Some(&object), version);
@@ -655,6 +705,7 @@ impl Session<'_> {
                 slot.remember(&meta.namespace, &meta.name);
                 let old = slot.store.remove(&meta.namespace, &meta.name);
                 let version = meta.resource_version;
+                slot.digest(|digest| digest.change(old.as_ref(), None, version));
                 slot.tell(Some(old.as_ref().unwrap_or(&object)), None, version);
                 version
             }
@@ -662,6 +713,7 @@ impl Session<'_> {
             (Err((key, version)), true) => {
                 slot.remember(&key.namespace, &key.name);
                 if let Some(old) = slot.store.remove(&key.namespace, &key.name) {
+                    slot.digest(|digest| digest.change(Some(&old), None, version));
                     slot.tell(Some(&old), None, version);
                 }
                 version
@@ -675,6 +727,7 @@ impl Session<'_> {
     fn reach(&mut self, version: u64) {
         self.progressed = true;
         if version != NOT_COMPARABLE && version > self.slot.progress.version() {
+            self.slot.digest(|digest| digest.reach(version));
             self.slot.progress.reach(version);
         }
     }

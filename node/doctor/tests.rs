@@ -459,6 +459,13 @@ const ROWS: &[Row] = &[
         "-k deploy/rbac",
     ),
     (
+        |f| own_fleet(f).replicas[1].said.status.stale = true,
+        "leases/replicas",
+        "warning",
+        "m-1 see changes late",
+        "kubectl -n kube-system delete pod m-1",
+    ),
+    (
         |f| own_fleet(f).ranges[3].holder = None,
         "leases/ranges",
         "failed",

@@ -134,6 +134,7 @@ struct Families {
     discovery_failing: Gauges<1>,
     key_material_differs: Gauges<1>,
     members_unreachable: Gauge<i64, AtomicI64>,
+    current: Gauge<i64, AtomicI64>,
     decode_errors: Counters<1>,
     plan_seconds: Histograms<1>,
     plan_panics: Counters<1>,
@@ -324,6 +325,11 @@ impl Metrics {
                 .get_or_create(&[("name", Text::from(name.clone()))])
                 .set(1);
         }
+    }
+
+    /// Whether what this replica sees is current.
+    pub fn current(&self, current: bool) {
+        self.families.current.set(i64::from(current));
     }
 
     /// How many members do not answer this replica.
@@ -698,7 +704,7 @@ fn families(on: &mut Registering) -> Families {
         ),
         cache_lag: on.seconds(
             "manifold_cache_lag_seconds",
-            "How long ago the watch of a resource last heard from the API server.",
+            "How long ago the watch of a resource last came further.",
         ),
         cache_objects: on.gauges("manifold_cache_objects", "Objects in the cache."),
         cache_bytes: on.gauges("manifold_cache_bytes", "Memory that the cached objects take, as estimated."),
@@ -714,6 +720,11 @@ fn families(on: &mut Registering) -> Families {
         members_unreachable: on.add(
             "manifold_members_unreachable",
             "Members that do not answer this replica.",
+            Gauge::default(),
+        ),
+        current: on.add(
+            "manifold_current",
+            "1 while what this replica sees is current; at 0 its ranges move to others whose view is.",
             Gauge::default(),
         ),
         decode_errors: on.counters(

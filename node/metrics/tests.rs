@@ -74,6 +74,7 @@ const GOLDEN: &[(&str, &str)] = &[
     ("manifold_handoff_duration_seconds", "histogram"),
     ("manifold_handoff_marks_dropped_total", "counter"),
     ("manifold_members_unreachable", "gauge"),
+    ("manifold_current", "gauge"),
     ("manifold_ownership_changes_total", "counter"),
     ("manifold_peer_refusals_total", "counter"),
     ("manifold_plan_breaches_total", "counter"),

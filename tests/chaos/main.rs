@@ -23,7 +23,7 @@ struct Args {
     #[arg(long, default_value_t = 30)]
     minutes: u64,
     /// For how many seconds watches stand still when they do
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 120)]
     frozen_seconds: u64,
     /// How much longer than promised keys may wait, on a machine that is busy with other things
     #[arg(long, default_value_t = 1.0)]

@@ -63,6 +63,8 @@ const STAND: Duration = Duration::from_secs(10);
 /// write may still be executed, and two for the release of its Lease.
 const HUNG_MAX: Duration = Duration::from_secs(10);
 const SIGABRT: i32 = 6;
+/// A replica whose watches flow again counts as current within this, however often it was stale.
+const RETURNS_WITHIN: Duration = Duration::from_secs(660);
 /// Threads that may hang, by the beginnings of their names: of the actors, of the coordinator.
 const THREADS: [&str; 2] = ["actix-rt", "manifold-coordi"];
 const API_SERVER_AWAY: Duration = Duration::from_secs(20);
@@ -383,7 +385,7 @@ impl Chaos {
                 member.proxy.freeze_watches(true);
                 tokio::time::sleep(self.frozen).await;
                 member.proxy.freeze_watches(false);
-                Ok(())
+                self.returned(victim).await
             }
             Fault::Cut => {
                 for _ in 0..3 {
@@ -484,6 +486,24 @@ impl Chaos {
             replica.name()
         );
         Ok(())
+    }
+
+    /// Watches flow again: the replica may own ranges again when that has been so for a while, the longer the
+    /// more often it was stale.
+    async fn returned(&self, victim: usize) -> Result<()> {
+        let lease = format!("{FLEET}-replica-{}", self.members[victim].name);
+        until(
+            "the replica is current again",
+            RETURNS_WITHIN,
+            POLL,
+            || async {
+                let lease = self.leases().get(&lease).await?;
+                let annotations = lease.metadata.annotations.unwrap_or_default();
+                let stale = annotations.get("manifold.dev/stale");
+                Ok((stale.is_none_or(|stale| stale == "false")).then_some(()))
+            },
+        )
+        .await
     }
 
     async fn relayed(&self, victim: usize, mode: Mode, lasts: Duration) {
@@ -784,9 +804,10 @@ fn promised(fault: Fault) -> (Option<Duration>, Option<Duration>) {
         Fault::JoinAndLeave | Fault::WrongCertificate | Fault::Garbage | Fault::FalseHandoffs => {
             (ms(500), ms(500))
         }
-        Fault::Stand | Fault::Delay | Fault::Swallow | Fault::FreezeWatches | Fault::Cut => {
-            (None, ms(500))
-        }
+        // Three seconds until it is noticed, two for a new connection, two until it is certain that others see
+        // more, and the move.
+        Fault::FreezeWatches => (ms(8_000), ms(500)),
+        Fault::Stand | Fault::Delay | Fault::Swallow | Fault::Cut => (None, ms(500)),
         Fault::DeleteReplicaLease
         | Fault::DeleteRangeLeases
         | Fault::EditRangeLeases

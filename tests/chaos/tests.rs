@@ -22,7 +22,7 @@ fn every_kind_of_fault_once_and_the_promises_hold() {
             // `cargo chaos` holds to what was promised, latencies included.
             slack: 3.0,
             latencies: false,
-            frozen: Duration::from_secs(5),
+            frozen: Duration::from_secs(20),
         };
         run(&settings).await
     });

@@ -99,6 +99,7 @@ const DAMAGE: u8 = 2;
 const DRAIN: u8 = 4;
 const MESSAGE: u8 = 8;
 const OTHER: u8 = 16;
+const ALL_STALE: u8 = 32;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Change {
@@ -147,6 +148,8 @@ pub(super) enum What {
     },
     Restart,
     Resume,
+    /// Whether what its host sees is current.
+    Current(bool),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -167,6 +170,8 @@ pub(super) struct Node {
     stopped: u32,
     cut_until: u32,
     frozen_until: u32,
+    /// Its host sees nothing of what it is to act on.
+    stale: bool,
     core: Core,
     renewal: Renewal,
     /// What the host may act on.
@@ -240,6 +245,10 @@ pub(super) enum Fault {
     FreezeWatch(usize, u32),
     /// The API server answers nobody.
     Stall(u32),
+    /// Its host sees nothing any more, for so many ticks; 0 is for good.
+    Stale(usize, u32),
+    /// Nobody's does, and some notice it a tick before the others; nor do all see again at once.
+    AllStale(u32),
     /// Its Lease is deleted by hand.
     DeleteReplica(usize),
     /// A range's Lease is deleted by hand.
@@ -275,6 +284,7 @@ impl Node {
             stopped: 0,
             cut_until: 0,
             frozen_until: 0,
+            stale: false,
             core: Core::new(Config {
                 name: name(at),
                 address: name(at),
@@ -569,6 +579,10 @@ impl World {
                 let id = node.serial;
                 node.questions.insert(id, (sender, inquiry, asked));
                 self.core(at, Input::HoldsAsked { id, ranges });
+            }
+            What::Current(current) => {
+                self.node(at).stale = !current;
+                self.core(at, Input::HostCurrent(current));
             }
             What::Ask(_) | What::Land(_) | What::Restart | What::Resume => {}
         }
@@ -888,6 +902,10 @@ impl World {
                 self.fail(Wrong::MovedByAStall);
             }
         }
+        // They see as much as each other, so nothing is gained by a move.
+        if self.seen == ALL_STALE {
+            self.fail(Wrong::MovedByAStall);
+        }
     }
 
     /// Whoever may act begins to, and from then on knows something of the range that nobody else does. Behind
@@ -1162,12 +1180,16 @@ impl World {
             for at in (0..self.nodes.len()).filter(|at| self.nodes[*at].alive) {
                 faults.extend([4, 8].map(|ticks| Fault::Cut(at, ticks)));
                 faults.push(Fault::FreezeWatch(at, 7));
+                faults.extend([6, 0].map(|ticks| Fault::Stale(at, ticks)));
                 if self.store.replicas.contains_key(&name(at)) {
                     faults.push(Fault::DeleteReplica(at));
                 }
                 faults.push(Fault::Drain(at));
             }
             faults.extend([4, 8].map(Fault::Stall));
+            if self.is_at_rest() {
+                faults.push(Fault::AllStale(8));
+            }
             faults.extend(
                 self.store
                     .ranges
@@ -1223,6 +1245,9 @@ impl World {
         self.rested = 0;
         self.seen |= match fault {
             Fault::Stall(_) => STALL,
+            Fault::AllStale(_) => ALL_STALE,
+            // It hands over like one that leaves.
+            Fault::Stale(..) => DRAIN,
             Fault::DeleteReplica(_) | Fault::DeleteRange(_) | Fault::EditEpoch(_) => DAMAGE,
             // If all leave, there is nobody to hand anything to.
             Fault::Drain(_) if self.seen & DRAIN != 0 => OTHER,
@@ -1268,6 +1293,22 @@ impl World {
             Fault::Cut(at, ticks) => self.node(at).cut_until = self.now + ticks,
             Fault::FreezeWatch(at, ticks) => self.node(at).frozen_until = self.now + ticks,
             Fault::Stall(ticks) => self.down_until = self.now + ticks,
+            Fault::Stale(at, ticks) => {
+                self.push(at, What::Current(false));
+                if ticks > 0 {
+                    let message = self.message(at, What::Current(true));
+                    self.push_later(ticks, message);
+                }
+            }
+            Fault::AllStale(ticks) => {
+                for at in 0..self.nodes.len() {
+                    let late = u32::from(at > 0);
+                    for (after, current) in [(late, false), (ticks + late, true)] {
+                        let message = self.message(at, What::Current(current));
+                        self.push_later(after, message);
+                    }
+                }
+            }
             Fault::DeleteReplica(at) => {
                 let version = self.next_version();
                 let store = Arc::make_mut(&mut self.store);
@@ -1448,11 +1489,12 @@ impl World {
         }
     }
 
-    /// Every range has an owner that may act, and loads are even.
+    /// Every range has an owner that may act and sees what happens, and loads are even.
     fn is_at_rest(&self) -> bool {
         if !self.later.is_empty() {
             return false;
         }
+        let current = self.nodes.iter().any(|node| node.alive && !node.stale);
         let mut owned: BTreeSet<RangeId> = BTreeSet::new();
         let (mut most, mut least) = (0, usize::MAX);
         for (at, node) in self.nodes.iter().enumerate() {
@@ -1461,6 +1503,12 @@ impl World {
             }
             if !self.is_open(at) || self.now < node.frozen_until {
                 return false;
+            }
+            if node.stale && current {
+                if !node.epochs.is_empty() {
+                    return false;
+                }
+                continue;
             }
             most = most.max(node.epochs.len());
             least = least.min(node.epochs.len());

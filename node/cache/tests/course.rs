@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     ApiError, Settings, Status,
-    cache::Failing,
+    cache::{Failing, Order},
     watch::{Ask, Course, End},
 };
 
@@ -64,6 +64,8 @@ fn what_is_asked_after_what() {
     let table = [
         (7, End::Closed, true, watch, 0),
         (7, End::Silent, false, watch, 0),
+        (7, End::Ordered(Order::Reopen), false, watch, 0),
+        (7, End::Ordered(Order::List), true, Ask::Stream, 0),
         (7, lost(), false, watch, 800),
         (7, garbage(), false, watch, 800),
         (7, status(410, "Expired", None), true, Ask::Stream, 0),

@@ -11,7 +11,7 @@ use controllers_kit::Reader as _;
 use kubernetes_proto::{Object as _, core::Pod, metadata_only};
 
 use super::server::{PATIENCE, Server, Watch, pod, raw};
-use crate::{Api, Cache, Purpose, Renewed, Settings, State, Stats};
+use crate::{Api, Cache, Order, Purpose, Renewed, Settings, Sight, State, Stats};
 
 /// What subscribers were told: name and version, `-` in front of what is gone.
 type Told = Arc<Mutex<Vec<String>>>;
@@ -313,9 +313,58 @@ async fn a_silent_watch_is_reopened() {
     let (mut bed, _silent) = Bed::listed(settings).await;
     let asked = bed.server.asked().await;
     assert_eq!(asked.parameter("resourceVersion"), "10");
+    // Bookmarks that bring nothing new are silence, too.
+    let stale = asked.open();
+    let repeats = tokio::spawn(async move {
+        loop {
+            stale.bookmark(10, false);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let asked = bed.server.asked().await;
+    repeats.abort();
+    assert_eq!(asked.parameter("resourceVersion"), "10");
     let watch = asked.open();
     watch.event("MODIFIED", raw(&pod("a", "u-a", 11, "o")));
     bed.passed(11).await;
+}
+
+#[tokio::test]
+async fn a_watch_that_stands_still_is_opened_again_or_listed_when_that_is_ordered() {
+    let (mut bed, _stands_still) = Bed::listed(quick()).await;
+    let sight = |bed: &Bed| bed.cache.sights()[0].1;
+    let Sight {
+        reached,
+        wanted,
+        newest,
+        digest,
+    } = sight(&bed);
+    assert_eq!((reached, wanted, newest), (10, None, 5));
+    assert_eq!(
+        digest.map(|digest| (digest.from, digest.count)),
+        Some((10, 2))
+    );
+    let waits = tokio::spawn(bed.cache.wait_passed(Pod::resource(), 12));
+    bed.until("version 12 is waited for", |bed| {
+        sight(bed).wanted == Some(12)
+    })
+    .await;
+    bed.cache.reopen_all();
+    let asked = bed.server.asked().await;
+    assert_eq!(asked.parameter("resourceVersion"), "10");
+    // Even before the server has answered.
+    bed.cache.order(Pod::resource(), Order::List);
+    let asked = bed.server.asked().await;
+    assert!(asked.streams_a_list());
+    let list = asked.open();
+    bed.cache.order(Pod::resource(), Order::Reopen);
+    list.event("ADDED", raw(&pod("a", "u-a", 12, "o")));
+    list.bookmark(12, true);
+    waits.await.unwrap();
+    // The order that came while it was listed.
+    let asked = bed.server.asked().await;
+    assert_eq!(asked.parameter("resourceVersion"), "12");
+    assert_eq!(sight(&bed).wanted, None);
 }
 
 #[tokio::test]

@@ -129,7 +129,7 @@ pub(super) fn renewed(facts: &Facts) -> Finding {
     let Some(fleet) = facts.fleet() else {
         return Finding::Skipped(NO_FLEET.to_owned());
     };
-    let stale: Vec<&Replica> = fleet
+    let silent: Vec<&Replica> = fleet
         .replicas
         .iter()
         .filter(|replica| replica.said.incarnation.is_some() && !replica.renewed)
@@ -139,8 +139,8 @@ pub(super) fn renewed(facts: &Facts) -> Finding {
         .filter(|replica| !replica.said.status.ready)
         .map(|replica| replica.said.name.clone())
         .collect();
-    if !stale.is_empty() {
-        let names: Vec<String> = stale.iter().map(|one| one.said.name.clone()).collect();
+    if !silent.is_empty() {
+        let names: Vec<String> = silent.iter().map(|one| one.said.name.clone()).collect();
         return Finding::failed(
             format!("not renewed for a whole lease duration: {}", some(&names)),
             names.iter().map(|name| restart(facts, Some(name))),
@@ -153,6 +153,21 @@ pub(super) fn renewed(facts: &Facts) -> Finding {
                 some(&not_ready)
             ),
             [rights::INSTALL],
+        );
+    }
+    let stale: Vec<String> = fleet
+        .live()
+        .filter(|replica| replica.said.status.stale)
+        .map(|replica| replica.said.name.clone())
+        .collect();
+    if !stale.is_empty() {
+        return Finding::warning(
+            format!(
+                "{} see changes late and own nothing while others see more: `/readyz?verbose` of each names what stands still; \
+                 is there a balancer or proxy before the API server that keeps connections and passes nothing on?",
+                some(&stale)
+            ),
+            stale.iter().map(|name| restart(facts, Some(name))),
         );
     }
     Finding::passed(format!("{} members", fleet.live().count()))

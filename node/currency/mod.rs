@@ -1,0 +1,194 @@
+//! Whether what this replica sees is current: a replica owns ranges only while it is.
+//!
+//! Silence proves nothing, since a cluster may be quiet; so what counts is a version that is known to exist
+//! and is not shown: the newest renewal of the own Lease, which a watch over the watches' connection must
+//! bring (the canary), and what somebody waits for, because it was written here or another replica has seen
+//! it. What stands still is given a new connection first, then a new list; where that does not help the
+//! replica says that it is stale, and its ranges move. The decisions are made here, without clock and I/O.
+
+mod canary;
+mod others;
+mod shell;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+pub use others::Others;
+pub use shell::{Parts, Said, follow};
+
+/// What stands still for so long gets a new connection.
+const CONNECT_AFTER: Duration = Duration::from_secs(3);
+/// Not sooner than so long after the last one: a server that is slow does not get faster by it.
+const CONNECT_AGAIN_AFTER: Duration = Duration::from_secs(15);
+/// A resource that stands still for so long is listed.
+const LIST_AFTER: Duration = Duration::from_secs(5);
+/// Not sooner than so long after it was listed last for this reason.
+const LIST_AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// The replica is stale when its canary stands still for so long: no watch brings anything …
+const STALE_AFTER: Duration = Duration::from_secs(5);
+/// … or when one resource does, though it was to be listed.
+const STALE_AFTER_LIST: Duration = Duration::from_secs(8);
+/// It is current again when nothing has stood still for so long …
+const RETURN_AFTER: Duration = Duration::from_secs(10);
+/// … twice as long each time that it was stale within this, up to as long.
+const REMEMBERED_FOR: Duration = Duration::from_secs(600);
+/// Between two looks lies less than this. What happens in a longer gap, in which the process did not run,
+/// says nothing of the connection.
+const GAP_MAX: Duration = Duration::from_secs(2);
+
+/// How far something has come, and the version that it should show, where one is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Everything up to it is shown.
+    pub reached: u64,
+    /// It exists.
+    pub wanted: Option<u64>,
+}
+
+/// What is to be done against a standstill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repair {
+    /// A new connection for all watches.
+    Connect,
+    /// A list of the resource of this place.
+    List(usize),
+}
+
+/// What stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standstill {
+    /// Every watch, as far as the canary can tell.
+    Connection,
+    /// The resource of this place.
+    Resource(usize),
+}
+
+/// Whether the replica sees what happens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// What is to be done now.
+    pub repairs: Vec<Repair>,
+    /// Whether it may own ranges.
+    pub current: bool,
+    /// What has stood still longest, and for how long.
+    pub worst: Option<(Standstill, Duration)>,
+}
+
+/// The lowest version that is missing, and since when that is known.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lag {
+    missing: Option<(u64, Duration)>,
+    listed: Option<Duration>,
+}
+
+impl Lag {
+    /// For how long it has been missing.
+    fn look(&mut self, now: Duration, progress: Progress) -> Duration {
+        let Progress { reached, wanted } = progress;
+        self.missing = match self.missing {
+            // Nobody waits for it any more: the range has gone, or the object was deleted.
+            Some(_) if wanted.is_none() => None,
+            Some((version, since)) if reached < version => Some((version, since)),
+            _ => wanted
+                .filter(|version| reached < *version)
+                .map(|version| (version, now)),
+        };
+        self.missing
+            .map_or(Duration::ZERO, |(_, since)| now.saturating_sub(since))
+    }
+}
+
+/// The core: takes looks and says what follows.
+#[derive(Clone, Debug)]
+pub struct Currency {
+    looked: Duration,
+    canary: Lag,
+    resources: Vec<Lag>,
+    connected: Option<Duration>,
+    current: bool,
+    /// Since when nothing stands still, while it is stale.
+    well_since: Option<Duration>,
+    /// How long it must be so.
+    return_after: Duration,
+    stale_at: Option<Duration>,
+}
+
+impl Currency {
+    /// For so many resources. It begins as current: nothing is known to be missing.
+    pub fn new(resources: usize) -> Self {
+        Self {
+            looked: Duration::ZERO,
+            canary: Lag::default(),
+            resources: vec![Lag::default(); resources],
+            connected: None,
+            current: true,
+            well_since: None,
+            return_after: RETURN_AFTER,
+            stale_at: None,
+        }
+    }
+
+    /// Takes one look, at a time from any instant that does not change.
+    pub fn look(&mut self, now: Duration, canary: Progress, resources: &[Progress]) -> Verdict {
+        let gap = now.saturating_sub(self.looked);
+        self.looked = now;
+        if gap > GAP_MAX {
+            // Whatever was missing before gets its time again.
+            let lags = self.resources.iter_mut().chain([&mut self.canary]);
+            lags.for_each(|lag| lag.missing = None);
+            self.well_since = None;
+        }
+        let of_all = self.canary.look(now, canary);
+        let mut worst = (Standstill::Connection, of_all);
+        let mut repairs = Vec::new();
+        let mut stale = of_all >= STALE_AFTER;
+        for (at, (lag, progress)) in self.resources.iter_mut().zip(resources).enumerate() {
+            let stands = lag.look(now, *progress);
+            stale |= stands >= STALE_AFTER_LIST;
+            if stands > worst.1 {
+                worst = (Standstill::Resource(at), stands);
+            }
+            let again = lag.listed.is_none_or(|at| now >= at + LIST_AGAIN_AFTER);
+            // With nothing coming by any watch the connection is at fault, and lists would come by it too.
+            if stands >= LIST_AFTER && of_all < CONNECT_AFTER && again {
+                lag.listed = Some(now);
+                repairs.push(Repair::List(at));
+            }
+        }
+        let again = self
+            .connected
+            .is_none_or(|at| now >= at + CONNECT_AGAIN_AFTER);
+        if worst.1 >= CONNECT_AFTER && again {
+            self.connected = Some(now);
+            repairs.insert(0, Repair::Connect);
+        }
+        self.judge(now, stale, worst.1 >= CONNECT_AFTER);
+        Verdict {
+            repairs,
+            current: self.current,
+            worst: Some(worst).filter(|(_, stands)| !stands.is_zero()),
+        }
+    }
+
+    fn judge(&mut self, now: Duration, stale: bool, stands: bool) {
+        if self.current {
+            if stale {
+                let lately = self.stale_at.is_some_and(|at| now < at + REMEMBERED_FOR);
+                self.return_after = match lately {
+                    true => (self.return_after * 2).min(REMEMBERED_FOR),
+                    false => RETURN_AFTER,
+                };
+                (self.current, self.stale_at, self.well_since) = (false, Some(now), None);
+            }
+            return;
+        }
+        match stands {
+            true => self.well_since = None,
+            false => {
+                let since = *self.well_since.get_or_insert(now);
+                self.current = now.saturating_sub(since) >= self.return_after;
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Looks, and carries out what follows.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use controllers_kit::Resource;
+use coordinator::{Fence, Handle};
+use node_cache::{Api, Cache, Order, Sight};
+use tokio::time::Instant;
+
+use super::{Currency, Others, Progress, Repair, Standstill, canary::Canary};
+
+const LOOKS_EVERY: Duration = Duration::from_millis(500);
+
+/// A resource of which nobody else holds the same is listed; if that does not help, what differs is no lost
+/// event.
+const LIST_AGAIN_AFTER: Duration = Duration::from_secs(600);
+
+/// What is looked at, and what can be done.
+pub struct Parts {
+    /// The watches.
+    pub cache: Arc<Cache>,
+    /// Their connection.
+    pub api: Api,
+    /// Gives them a new one.
+    pub connect: Box<dyn Fn() -> Result<(), String>>,
+    /// What other replicas see.
+    pub others: Arc<Others>,
+    /// The namespace and the name of the replica's own Lease.
+    pub lease: (String, String),
+    /// Knows its renewals.
+    pub fence: Arc<Fence>,
+    /// Who is to know.
+    pub handle: Handle,
+    /// For probes and metrics.
+    pub said: Arc<Said>,
+}
+
+/// The newest verdict, for probes and metrics: what stands still, in words, while the replica is stale.
+#[derive(Debug, Default)]
+pub struct Said(Mutex<Option<String>>);
+
+impl Said {
+    /// What stands still, in words; `None` while the replica is current.
+    pub fn stale(&self) -> Option<String> {
+        self.newest().clone()
+    }
+
+    fn newest(&self) -> MutexGuard<'_, Option<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What stands still, in words.
+fn in_words(what: Standstill, resources: &[&'static Resource]) -> String {
+    match what {
+        Standstill::Connection => "no watch brings anything".to_owned(),
+        Standstill::Resource(at) => match resources.get(at) {
+            Some(resource) => format!("the watch of {} stands still", resource.id()),
+            None => "a watch stands still".to_owned(),
+        },
+    }
+}
+
+/// Follows for as long as the process lives.
+pub async fn follow(parts: Parts) {
+    let Parts {
+        cache,
+        api,
+        connect,
+        others,
+        lease: (namespace, lease),
+        fence,
+        handle,
+        said,
+    } = parts;
+    let canary = Arc::new(Canary::default());
+    let watched = Arc::clone(&canary);
+    actix::spawn(async move { watched.follow(&api, &namespace, &lease).await });
+    let resources: Vec<&'static Resource> = cache.resources().collect();
+    let names: Vec<String> = resources.iter().map(|resource| resource.id()).collect();
+    // When it was listed because of what others hold. Bound: as many as there are resources.
+    let mut listed: HashMap<String, Instant> = HashMap::new();
+    let mut currency = Currency::new(resources.len());
+    let (mut current, begun) = (true, Instant::now());
+    loop {
+        tokio::time::sleep(LOOKS_EVERY).await;
+        let sights: HashMap<&'static Resource, Sight> = cache.sights().into_iter().collect();
+        let newest = cache.newest_of_all();
+        let progress: Vec<Progress> = resources
+            .iter()
+            .zip(&names)
+            .map(|(resource, name)| match sights.get(resource) {
+                Some(sight) => {
+                    let reached = sight.reached;
+                    let further = others.further(name, reached, newest);
+                    let wanted = sight.wanted.into_iter().chain(further).min();
+                    Progress { reached, wanted }
+                }
+                None => Progress::default(),
+            })
+            .collect();
+        for (resource, name) in resources.iter().zip(&names) {
+            let digest = sights.get(resource).and_then(|sight| sight.digest);
+            let again = listed
+                .get(name)
+                .is_none_or(|at| at.elapsed() >= LIST_AGAIN_AFTER);
+            if again && digest.is_some_and(|digest| others.find_odd(name, &digest)) {
+                tracing::warn!(
+                    resource = name,
+                    "other replicas hold something else as of the same version: a watch has lost an event, and the \
+                     resource is listed"
+                );
+                listed.insert(name.clone(), Instant::now());
+                cache.order(resource, Order::List);
+            }
+        }
+        let of_canary = Progress {
+            reached: canary.reached(),
+            wanted: fence.renewed().map(|(version, _)| version),
+        };
+        let verdict = currency.look(begun.elapsed(), of_canary, &progress);
+        let worst = verdict.worst.map(|(what, stands)| {
+            let stands_ms = u64::try_from(stands.as_millis()).unwrap_or(u64::MAX);
+            (in_words(what, &resources), stands_ms)
+        });
+        let (what, stands_ms) = worst.unwrap_or_default();
+        for repair in &verdict.repairs {
+            match repair {
+                Repair::Connect => {
+                    tracing::info!(
+                        stands_ms,
+                        "{what}: the watches get another connection to the API server"
+                    );
+                    if let Err(error) = connect() {
+                        tracing::warn!(error, "there is no other connection");
+                    }
+                    canary.reopen();
+                    cache.reopen_all();
+                }
+                Repair::List(at) => {
+                    if let Some(resource) = resources.get(*at) {
+                        tracing::info!(resource = %resource.id(), stands_ms, "{what}: it is listed");
+                        cache.order(resource, Order::List);
+                    }
+                }
+            }
+        }
+        *said.newest() = (!verdict.current).then(|| match what.is_empty() {
+            true => "everything moves again, and is observed for a while".to_owned(),
+            false => format!("{what} since {stands_ms} ms"),
+        });
+        if verdict.current != current {
+            current = verdict.current;
+            match current {
+                false => tracing::warn!(
+                    stands_ms,
+                    "{what}, and a new connection has not helped: ranges move to replicas that see what happens"
+                ),
+                true => tracing::info!("what is seen is current again: ranges may come"),
+            }
+            handle.is_current(current).await;
+        }
+    }
+}
