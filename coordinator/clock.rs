@@ -1,4 +1,4 @@
-//! The time by which a fence closes. It must go on while the machine is suspended: `std` and tokio read
+//! The time by which a fence closes. It must run while the machine is suspended: `std` and tokio read
 //! `CLOCK_MONOTONIC`, which on Linux does not.
 
 use std::{fmt, sync::Arc};
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_since_boot_goes_on() {
+    fn the_time_since_boot_passes() {
         let clock = Clock::boot();
         let before = clock.now();
         std::thread::sleep(Duration::from_millis(20));

@@ -71,8 +71,8 @@ pub struct Fence {
     in_flight: AtomicUsize,
     /// When a write was given up last that may still be executed, in microseconds by `clock`; 0 is never.
     given_up: AtomicU64,
-    /// When the renewal thread looked last, in microseconds by `clock`; 0 before the first time.
-    looked: AtomicU64,
+    /// When the renewal thread checked last, in microseconds by `clock`; 0 before the first time.
+    watched: AtomicU64,
     /// Which thread hangs, in words.
     hung: OnceLock<String>,
     /// What must be in the replica's Lease before it goes on.
@@ -89,10 +89,10 @@ impl Fence {
     }
 
     /// The same by another clock.
-    pub(crate) fn by(clock: Clock, ranges: u16, in_hand: Duration) -> Self {
+    pub(crate) fn by(clock: Clock, ranges: u16, late: Duration) -> Self {
         Self {
             clock,
-            in_hand,
+            in_hand: late,
             until: AtomicU64::new(0),
             epochs: (0..ranges).map(|_| AtomicU64::new(0)).collect(),
             closings: Notify::new(),
@@ -105,7 +105,7 @@ impl Fence {
             paused: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
             given_up: AtomicU64::new(0),
-            looked: AtomicU64::new(0),
+            watched: AtomicU64::new(0),
             hung: OnceLock::new(),
             announcements: Announcements::default(),
             renewing: Pulse::default(),
@@ -119,16 +119,16 @@ impl Fence {
         self.clock.now()
     }
 
-    /// The renewal thread has looked, then, and has closed what must be closed.
-    pub(crate) fn looked(&self, now: Time) {
-        self.looked.store(micros(now).max(1), Ordering::Release);
+    /// The renewal thread has checked, then, and has closed what must be closed.
+    pub(crate) fn watched(&self, now: Time) {
+        self.watched.store(micros(now).max(1), Ordering::Release);
     }
 
-    /// Whether the renewal thread has not looked for long. All threads go on at once after the process was
+    /// Whether the renewal thread has not checked for long. All threads resume at once after the process was
     /// stopped, and it may not be the first.
     fn is_unwatched(&self) -> bool {
-        let looked = self.looked.load(Ordering::Acquire);
-        looked != 0 && Duration::from_micros(looked) + GAP_MAX < self.now()
+        let watched = self.watched.load(Ordering::Acquire);
+        watched != 0 && Duration::from_micros(watched) + GAP_MAX < self.now()
     }
 
     /// This thread hangs: from now on nothing is sent, for good.

@@ -1,4 +1,4 @@
-//! Signs of life of threads and actors: the renewal thread looks at them before it renews, and so does
+//! Signs of life of threads and actors: the renewal thread reads them before it renews, and so does
 //! `/livez`.
 
 use std::{

@@ -24,7 +24,7 @@ const PERIOD: Duration = Duration::from_secs(5);
 /// Consecutive failures before a member is published: one that restarts is not.
 const FAILURES_MIN: u32 = 2;
 
-/// Between two rounds of comparing what is seen, in each of which so many members are asked.
+/// Between two rounds of comparing what is seen, in each of which this many members are asked.
 const COMPARES_EVERY: Duration = Duration::from_secs(1);
 const COMPARED_AT_ONCE: usize = 2;
 
@@ -81,7 +81,7 @@ fn some(members: Vec<(Holder, String)>, after: &str) -> Vec<(Holder, String)> {
     all.take(COMPARED_AT_ONCE).cloned().collect()
 }
 
-/// Tells the node for ever how far the watches of others have come: a few of them each second, in turn.
+/// Reports to the node for ever how far the watches of others have come: a few of them each second, in turn.
 pub(crate) async fn compare(
     peers: Arc<dyn Calls>,
     view: Arc<watch::Sender<Arc<View>>>,

@@ -18,11 +18,11 @@ use crate::{
     lease::Leases,
 };
 
-/// How often it looks at the clock and at the other threads.
-const LOOKS_EVERY: Duration = BEATS_EVERY;
+/// How often it reads the clock and the beats of the other threads.
+const CHECKS_EVERY: Duration = BEATS_EVERY;
 
-/// Between two looks whether the last writes of a replica with a hung thread have ended.
-const GIVING_UP_LOOKS_EVERY: Duration = Duration::from_millis(20);
+/// Between two checks whether the last writes of a replica with a hung thread have ended.
+const GIVING_UP_CHECKS_EVERY: Duration = Duration::from_millis(20);
 
 /// How long such a replica tries to release its Lease. Without, others wait until it expires.
 const GIVING_UP_MAX: Duration = Duration::from_secs(2);
@@ -155,7 +155,7 @@ async fn run(
         fence.renewing.beat();
         let now = fence.now();
         let mut inputs = Vec::new();
-        let found = watchdog.look(now, &signs(&threads, renewal));
+        let found = watchdog.check(now, &signs(&threads, renewal));
         if let Some(gap) = found.gap {
             if renewal.own().open_until.is_some() {
                 tracing::warn!(
@@ -167,7 +167,7 @@ async fn run(
             inputs.push(RenewalInput::Gap);
         }
         // What must be closed is: from here on time alone may close it.
-        fence.looked(now);
+        fence.watched(now);
         if let Some(hung) = found.hung.filter(|_| giving_up.is_none()) {
             let (thread, still) = (&threads[hung.thread].0, hung.still.as_millis());
             tracing::error!(
@@ -186,13 +186,13 @@ async fn run(
                 Step::Ends => return (config.abort)(),
             }
         }
-        let looks_every = match giving_up {
-            Some(_) => GIVING_UP_LOOKS_EVERY,
-            None => LOOKS_EVERY,
+        let checks_every = match giving_up {
+            Some(_) => GIVING_UP_CHECKS_EVERY,
+            None => CHECKS_EVERY,
         };
         let wake = renewal.wake_at().filter(|_| inputs.is_empty());
         let sleep = wake
-            .map_or(looks_every, |at| at.saturating_sub(now).min(looks_every))
+            .map_or(checks_every, |at| at.saturating_sub(now).min(checks_every))
             .max(Duration::from_millis(1));
         // In this order, so that a run can be repeated.
         let more = tokio::select! {
@@ -261,7 +261,7 @@ async fn run(
     }
 }
 
-/// What the watchdog looks at: nothing before the Lease is held, when much is done once, and nothing when the
+/// What the watchdog sees: nothing before the Lease is held, when much is done once, and nothing when the
 /// replica leaves.
 fn signs(threads: &[(String, Pulse)], renewal: &Renewal) -> Vec<Sign> {
     let held = renewal.holds();
@@ -288,10 +288,10 @@ enum Step {
 }
 
 impl GivingUp {
-    fn from(now: Time, in_hand: Time) -> Self {
+    fn from(now: Time, late: Time) -> Self {
         Self {
-            still_at: now + in_hand,
-            end_at: now + in_hand + GIVING_UP_MAX,
+            still_at: now + late,
+            end_at: now + late + GIVING_UP_MAX,
             released: false,
         }
     }

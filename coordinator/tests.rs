@@ -377,23 +377,23 @@ async fn a_request_in_flight_hears_of_the_closing_fence_from_the_clock_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fence_is_closed_while_the_renewal_thread_does_not_look() {
+async fn a_fence_is_closed_while_the_renewal_thread_does_not_check() {
     let fence = Fence::new(4, Duration::from_secs(2));
     fence.set_epoch(1, Some(3));
     fence.set_until(Some(fence.now() + Duration::from_secs(60)));
-    fence.looked(fence.now());
+    fence.watched(fence.now());
     tokio::time::advance(Duration::from_millis(900)).await;
     assert_eq!(fence.check(1, 3), Ok(()));
     // As after SIGSTOP, where this thread is the first to run.
     tokio::time::advance(Duration::from_millis(200)).await;
     assert_eq!(fence.check(1, 3), Err(Fenced::Closed));
     assert!(!fence.is_open(), "the socket asks this");
-    fence.looked(fence.now());
+    fence.watched(fence.now());
     assert_eq!(fence.check(1, 3), Ok(()));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fence_closes_by_the_clock_that_goes_on_while_the_machine_is_suspended() {
+async fn a_fence_closes_by_the_clock_that_runs_while_the_machine_is_suspended() {
     let suspended = Arc::new(Mutex::new(Duration::ZERO));
     let (slept, began) = (Arc::clone(&suspended), tokio::time::Instant::now());
     let clock = Clock::given(move || began.elapsed() + *slept.lock().unwrap());

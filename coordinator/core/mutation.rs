@@ -121,7 +121,7 @@ mutations! {
     ReleasesUncounted,
     /// A replica that sees nothing counts as a member.
     StaleCounts,
-    /// Whoever is no member hands nothing over, because it is stale neither.
+    /// Who is no member hands nothing over, a stale one neither.
     StaleKeepsAll,
     /// Ranges move as soon as a replica is stale, though the others may be in the next moment.
     StaleMovesAtOnce,
@@ -129,8 +129,8 @@ mutations! {
     NobodyIsCurrent,
     /// A stale replica takes what it is offered.
     StaleTakes,
-    /// The fence's clock stands still while the process does, and nothing refuses what it then sends.
-    ClockStandsStill,
+    /// The fence's clock stops while the process does, and nothing refuses what it then sends.
+    ClockStops,
     /// A process that was stopped is taken to have run on.
     GapsAreIgnored,
     /// The time in which the whole process was stopped counts against each of its threads.
@@ -146,7 +146,7 @@ mutations! {
 #[cfg(test)]
 impl Mutation {
     /// Those that tables catch, of the watchdog, the renewal and the core: the model has no threads, and gives
-    /// no range to whoever is stale.
+    /// no range to a stale replica.
     pub(crate) const OF_TABLES: &'static [Self] = &[
         Self::StaleTakes,
         Self::GapsAreIgnored,

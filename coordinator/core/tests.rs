@@ -1814,7 +1814,7 @@ fn an_old_acknowledgement_swaps_nothing() {
     );
 }
 
-/// How many of its two ranges a stale replica begins to hand over within so many seconds, where the other one
+/// How many of its two ranges a stale replica begins to hand over within some seconds, where the other one
 /// is stale from a second on, or never.
 fn moved_while_stale(seconds: u64, other_from: Option<u64>) -> usize {
     let mut bench = half_and_half();

@@ -1,9 +1,9 @@
 //! Whether this process still does what its Lease says: has a thread stopped, did the whole process or its
-//! machine stop. The renewal thread asks at each of its looks; nothing here reads a clock.
+//! machine stop. The renewal thread asks at each of its checks; nothing here reads a clock.
 
 use crate::{lease::Time, mutation::broken};
 
-/// Between two looks of a renewal thread that runs lies less than this. After a longer gap nothing is taken to
+/// Between two checks of a renewal thread that runs lies less than this. After a longer gap nothing is taken to
 /// be as it was: the process was stopped, its machine was suspended, or no processor was to be had.
 pub const GAP_MAX: Time = Time::from_secs(1);
 
@@ -19,13 +19,13 @@ pub struct Sign {
 /// A thread that does not run any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hung {
-    /// Which, by its place in what is looked at.
+    /// Which, by its place in what is checked.
     pub thread: usize,
     /// For how long it had the chance to beat and did not.
     pub still: Time,
 }
 
-/// What a look has found.
+/// What a check has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// This process did not run for so long.
@@ -44,27 +44,27 @@ struct Stillness {
 #[derive(Clone, Debug)]
 pub struct Watchdog {
     limit: Time,
-    looked: Option<Time>,
+    checked: Option<Time>,
     threads: Vec<Stillness>,
 }
 
 impl Watchdog {
-    /// For so many threads, each of which may be still for less than `limit`.
+    /// For this number of threads, each of which may be still for less than `limit`.
     pub fn new(limit: Time, threads: usize) -> Self {
         Self {
             limit,
-            looked: None,
+            checked: None,
             threads: vec![Stillness::default(); threads],
         }
     }
 
-    /// Looks, at a time that goes on while the machine is suspended.
+    /// Checks, at a time that continues while the machine is suspended.
     ///
-    /// Only time in which this looked counts against a thread, and no gap: after a pause of the whole process
+    /// Only time in which this checked counts against a thread, and no gap: after a pause of the whole process
     /// all beats are old at once, and each thread gets the chance to beat.
-    pub fn look(&mut self, now: Time, signs: &[Sign]) -> Findings {
-        let passed = now.saturating_sub(self.looked.unwrap_or(now));
-        self.looked = Some(now);
+    pub fn check(&mut self, now: Time, signs: &[Sign]) -> Findings {
+        let passed = now.saturating_sub(self.checked.unwrap_or(now));
+        self.checked = Some(now);
         let gap = (passed > GAP_MAX && !broken!(GapsAreIgnored)).then_some(passed);
         let counts = match gap {
             Some(_) if !broken!(GapsCountAsHung) => Time::ZERO,
@@ -120,7 +120,7 @@ mod tests {
     struct Case {
         name: &'static str,
         thread: fn(u64) -> Does,
-        /// Looks fall out within these, in milliseconds.
+        /// Checks fall out within these, in milliseconds.
         stopped: fn(u64) -> bool,
         hung: Option<u64>,
         gaps: &'static [u64],
@@ -160,7 +160,7 @@ mod tests {
                 beat: Some(other),
                 waited: Time::ZERO,
             };
-            let found = watchdog.look(ms(now), &[other, sign]);
+            let found = watchdog.check(ms(now), &[other, sign]);
             if let Some(found) = found.hung {
                 assert_eq!(found.thread, 1, "{}", case.name);
                 hung.get_or_insert(now);
@@ -302,7 +302,7 @@ mod tests {
         let mut found = Findings::default();
         for now in 0..8 {
             let signs = [sign(now), sign(1.min(now)), sign(2.min(now))];
-            found = watchdog.look(Time::from_secs(now), &signs);
+            found = watchdog.check(Time::from_secs(now), &signs);
         }
         assert_eq!(
             found.hung,

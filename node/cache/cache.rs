@@ -70,7 +70,7 @@ pub(crate) struct Slot {
     digest: Mutex<Digest>,
 }
 
-/// What a watch is asked to do that stands still by what others know.
+/// What a watch is ordered to do that is stuck by what others know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// To ask for changes again, from where it is.
@@ -905,11 +905,13 @@ impl Cache {
     }
 
     /// How far the watches have come that follow changes all the time, and how far they should have. A
-    /// resource that is not listed yet, or that only tells that nodes are alive, is left out.
+    /// resource that is not listed yet, that the server refuses, or that only shows that nodes are alive is
+    /// left out.
     pub fn sights(&self) -> Vec<(&'static Resource, Sight)> {
         self.slots
             .iter()
             .filter(|slot| slot.progress.version() > NOT_SERVED && !ages::is_pulse(slot.resource))
+            .filter(|slot| unpoisoned(slot.condition.lock()).blocked.is_none())
             .map(|slot| {
                 let sight = Sight {
                     reached: slot.progress.version(),

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_holds_the_same_has_the_same_however_it_came() {
+    fn what_holds_the_same_has_the_same_however_it_came() {
         let (a3, b5, b9) = (pod("a", 3), pod("b", 5), pod("b", 9));
         let mut followed = Digest::of([&a3].into_iter(), 4);
         followed.change(None, Some(&b5), 5);

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 /// Between two attempts to open it.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// Until it has begun: nothing stands in the way of one object's watch for long.
+/// Until it has begun: nothing is in the way of one object's watch for long.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the server is asked to keep it.
 const SECONDS: u32 = 600;

@@ -3,7 +3,7 @@
 //! Silence proves nothing, since a cluster may be quiet; so what counts is a version that is known to exist
 //! and is not shown: the newest renewal of the own Lease, which a watch over the watches' connection must
 //! bring (the canary), and what somebody waits for, because it was written here or another replica has seen
-//! it. What stands still is given a new connection first, then a new list; where that does not help the
+//! it. What is stuck is given a new connection first, then a new list; where that does not help the
 //! replica says that it is stale, and its ranges move. The decisions are made here, without clock and I/O.
 
 mod canary;
@@ -17,23 +17,25 @@ use std::time::Duration;
 pub use others::Others;
 pub use shell::{Parts, Said, follow};
 
-/// What stands still for so long gets a new connection.
+/// What is stuck for this long gets a new connection.
 const CONNECT_AFTER: Duration = Duration::from_secs(3);
-/// Not sooner than so long after the last one: a server that is slow does not get faster by it.
+/// Not sooner than so long after the last one, twice as long each time while that does not help: a server that
+/// is slow does not get faster by it.
 const CONNECT_AGAIN_AFTER: Duration = Duration::from_secs(15);
-/// A resource that stands still for so long is listed.
+const CONNECT_AGAIN_AFTER_MAX: Duration = Duration::from_secs(300);
+/// A resource that is stuck for this long is listed.
 const LIST_AFTER: Duration = Duration::from_secs(5);
 /// Not sooner than so long after it was listed last for this reason.
 const LIST_AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// The replica is stale when its canary stands still for so long: no watch brings anything …
+/// The replica is stale when its canary is stuck for this long: no watch brings anything …
 const STALE_AFTER: Duration = Duration::from_secs(5);
 /// … or when one resource does, though it was to be listed.
 const STALE_AFTER_LIST: Duration = Duration::from_secs(8);
-/// It is current again when nothing has stood still for so long …
+/// It is current again when nothing has stood still for this long …
 const RETURN_AFTER: Duration = Duration::from_secs(10);
 /// … twice as long each time that it was stale within this, up to as long.
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
-/// Between two looks lies less than this. What happens in a longer gap, in which the process did not run,
+/// Between two checks lies less than this. What happens in a longer gap, in which the process did not run,
 /// says nothing of the connection.
 const GAP_MAX: Duration = Duration::from_secs(2);
 
@@ -55,10 +57,10 @@ pub enum Repair {
     List(usize),
 }
 
-/// What stands still.
+/// What is stuck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standstill {
-    /// Every watch, as far as the canary can tell.
+    /// Every watch, as far as the canary shows.
     Connection,
     /// The resource of this place.
     Resource(usize),
@@ -84,7 +86,7 @@ struct Lag {
 
 impl Lag {
     /// For how long it has been missing.
-    fn look(&mut self, now: Duration, progress: Progress) -> Duration {
+    fn check(&mut self, now: Duration, progress: Progress) -> Duration {
         let Progress { reached, wanted } = progress;
         self.missing = match self.missing {
             // Nobody waits for it any more: the range has gone, or the object was deleted.
@@ -99,15 +101,16 @@ impl Lag {
     }
 }
 
-/// The core: takes looks and says what follows.
+/// The core: takes checks and says what follows.
 #[derive(Clone, Debug)]
 pub struct Currency {
-    looked: Duration,
+    checked: Duration,
     canary: Lag,
     resources: Vec<Lag>,
     connected: Option<Duration>,
+    connect_again_after: Duration,
     current: bool,
-    /// Since when nothing stands still, while it is stale.
+    /// Since when nothing is stuck, while it is stale.
     well_since: Option<Duration>,
     /// How long it must be so.
     return_after: Duration,
@@ -115,13 +118,14 @@ pub struct Currency {
 }
 
 impl Currency {
-    /// For so many resources. It begins as current: nothing is known to be missing.
+    /// For this number of resources. It begins as current: nothing is known to be missing.
     pub fn new(resources: usize) -> Self {
         Self {
-            looked: Duration::ZERO,
+            checked: Duration::ZERO,
             canary: Lag::default(),
             resources: vec![Lag::default(); resources],
             connected: None,
+            connect_again_after: CONNECT_AGAIN_AFTER,
             current: true,
             well_since: None,
             return_after: RETURN_AFTER,
@@ -129,49 +133,60 @@ impl Currency {
         }
     }
 
-    /// Takes one look, at a time from any instant that does not change.
-    pub fn look(&mut self, now: Duration, canary: Progress, resources: &[Progress]) -> Verdict {
-        let gap = now.saturating_sub(self.looked);
-        self.looked = now;
+    /// Takes one check, at a time from any instant that does not change.
+    pub fn check(&mut self, now: Duration, canary: Progress, resources: &[Progress]) -> Verdict {
+        let gap = now.saturating_sub(self.checked);
+        self.checked = now;
         if gap > GAP_MAX {
             // Whatever was missing before gets its time again.
             let lags = self.resources.iter_mut().chain([&mut self.canary]);
             lags.for_each(|lag| lag.missing = None);
             self.well_since = None;
         }
-        let of_all = self.canary.look(now, canary);
+        let of_all = self.canary.check(now, canary);
         let mut worst = (Standstill::Connection, of_all);
         let mut repairs = Vec::new();
         let mut stale = of_all >= STALE_AFTER;
         for (at, (lag, progress)) in self.resources.iter_mut().zip(resources).enumerate() {
-            let stands = lag.look(now, *progress);
-            stale |= stands >= STALE_AFTER_LIST;
-            if stands > worst.1 {
-                worst = (Standstill::Resource(at), stands);
+            let stuck = lag.check(now, *progress);
+            stale |= stuck >= STALE_AFTER_LIST;
+            if stuck > worst.1 {
+                worst = (Standstill::Resource(at), stuck);
             }
             let again = lag.listed.is_none_or(|at| now >= at + LIST_AGAIN_AFTER);
             // With nothing coming by any watch the connection is at fault, and lists would come by it too.
-            if stands >= LIST_AFTER && of_all < CONNECT_AFTER && again {
+            if stuck >= LIST_AFTER && of_all < CONNECT_AFTER && again {
                 lag.listed = Some(now);
                 repairs.push(Repair::List(at));
             }
         }
-        let again = self
-            .connected
-            .is_none_or(|at| now >= at + CONNECT_AGAIN_AFTER);
-        if worst.1 >= CONNECT_AFTER && again {
-            self.connected = Some(now);
-            repairs.insert(0, Repair::Connect);
+        let after = self.connect_again_after;
+        let again = |at| now >= at + after;
+        match worst.1 >= CONNECT_AFTER {
+            true if self.connected.is_none_or(again) => {
+                if self.connected.is_some() {
+                    let doubled = self.connect_again_after * 2;
+                    self.connect_again_after = doubled.min(CONNECT_AGAIN_AFTER_MAX);
+                }
+                self.connected = Some(now);
+                repairs.insert(0, Repair::Connect);
+            }
+            true => {}
+            // The next standstill is another one, if it does not come at once.
+            false if self.connected.is_some_and(again) => {
+                (self.connected, self.connect_again_after) = (None, CONNECT_AGAIN_AFTER);
+            }
+            false => {}
         }
         self.judge(now, stale, worst.1 >= CONNECT_AFTER);
         Verdict {
             repairs,
             current: self.current,
-            worst: Some(worst).filter(|(_, stands)| !stands.is_zero()),
+            worst: Some(worst).filter(|(_, stuck)| !stuck.is_zero()),
         }
     }
 
-    fn judge(&mut self, now: Duration, stale: bool, stands: bool) {
+    fn judge(&mut self, now: Duration, stale: bool, stuck: bool) {
         if self.current {
             if stale {
                 let lately = self.stale_at.is_some_and(|at| now < at + REMEMBERED_FOR);
@@ -183,7 +198,7 @@ impl Currency {
             }
             return;
         }
-        match stands {
+        match stuck {
             true => self.well_since = None,
             false => {
                 let since = *self.well_since.get_or_insert(now);

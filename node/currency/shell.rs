@@ -1,4 +1,4 @@
-//! Looks, and carries out what follows.
+//! Checks, and carries out what follows.
 
 use std::{
     collections::HashMap,
@@ -13,13 +13,13 @@ use tokio::time::Instant;
 
 use super::{Currency, Others, Progress, Repair, Standstill, canary::Canary};
 
-const LOOKS_EVERY: Duration = Duration::from_millis(500);
+const CHECKS_EVERY: Duration = Duration::from_millis(500);
 
 /// A resource of which nobody else holds the same is listed; if that does not help, what differs is no lost
 /// event.
 const LIST_AGAIN_AFTER: Duration = Duration::from_secs(600);
 
-/// What is looked at, and what can be done.
+/// What is checked, and what can be done.
 pub struct Parts {
     /// The watches.
     pub cache: Arc<Cache>,
@@ -39,12 +39,12 @@ pub struct Parts {
     pub said: Arc<Said>,
 }
 
-/// The newest verdict, for probes and metrics: what stands still, in words, while the replica is stale.
+/// The newest verdict, for probes and metrics: what is stuck, in words, while the replica is stale.
 #[derive(Debug, Default)]
 pub struct Said(Mutex<Option<String>>);
 
 impl Said {
-    /// What stands still, in words; `None` while the replica is current.
+    /// What is stuck, in words; `None` while the replica is current.
     pub fn stale(&self) -> Option<String> {
         self.newest().clone()
     }
@@ -54,13 +54,13 @@ impl Said {
     }
 }
 
-/// What stands still, in words.
+/// What is stuck, in words.
 fn in_words(what: Standstill, resources: &[&'static Resource]) -> String {
     match what {
         Standstill::Connection => "no watch brings anything".to_owned(),
         Standstill::Resource(at) => match resources.get(at) {
-            Some(resource) => format!("the watch of {} stands still", resource.id()),
-            None => "a watch stands still".to_owned(),
+            Some(resource) => format!("the watch of {} is stuck", resource.id()),
+            None => "a watch is stuck".to_owned(),
         },
     }
 }
@@ -87,7 +87,7 @@ pub async fn follow(parts: Parts) {
     let mut currency = Currency::new(resources.len());
     let (mut current, begun) = (true, Instant::now());
     loop {
-        tokio::time::sleep(LOOKS_EVERY).await;
+        tokio::time::sleep(CHECKS_EVERY).await;
         let sights: HashMap<&'static Resource, Sight> = cache.sights().into_iter().collect();
         let newest = cache.newest_of_all();
         let progress: Vec<Progress> = resources
@@ -122,17 +122,17 @@ pub async fn follow(parts: Parts) {
             reached: canary.reached(),
             wanted: fence.renewed().map(|(version, _)| version),
         };
-        let verdict = currency.look(begun.elapsed(), of_canary, &progress);
-        let worst = verdict.worst.map(|(what, stands)| {
-            let stands_ms = u64::try_from(stands.as_millis()).unwrap_or(u64::MAX);
-            (in_words(what, &resources), stands_ms)
+        let verdict = currency.check(begun.elapsed(), of_canary, &progress);
+        let worst = verdict.worst.map(|(what, stuck)| {
+            let stuck_ms = u64::try_from(stuck.as_millis()).unwrap_or(u64::MAX);
+            (in_words(what, &resources), stuck_ms)
         });
-        let (what, stands_ms) = worst.unwrap_or_default();
+        let (what, stuck_ms) = worst.unwrap_or_default();
         for repair in &verdict.repairs {
             match repair {
                 Repair::Connect => {
                     tracing::info!(
-                        stands_ms,
+                        stuck_ms,
                         "{what}: the watches get another connection to the API server"
                     );
                     if let Err(error) = connect() {
@@ -143,7 +143,7 @@ pub async fn follow(parts: Parts) {
                 }
                 Repair::List(at) => {
                     if let Some(resource) = resources.get(*at) {
-                        tracing::info!(resource = %resource.id(), stands_ms, "{what}: it is listed");
+                        tracing::info!(resource = %resource.id(), stuck_ms, "{what}: it is listed");
                         cache.order(resource, Order::List);
                     }
                 }
@@ -151,13 +151,13 @@ pub async fn follow(parts: Parts) {
         }
         *said.newest() = (!verdict.current).then(|| match what.is_empty() {
             true => "everything moves again, and is observed for a while".to_owned(),
-            false => format!("{what} since {stands_ms} ms"),
+            false => format!("{what} since {stuck_ms} ms"),
         });
         if verdict.current != current {
             current = verdict.current;
             match current {
                 false => tracing::warn!(
-                    stands_ms,
+                    stuck_ms,
                     "{what}, and a new connection has not helped: ranges move to replicas that see what happens"
                 ),
                 true => tracing::info!("what is seen is current again: ranges may come"),

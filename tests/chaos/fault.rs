@@ -12,7 +12,7 @@ pub enum Fault {
     End,
     /// SIGSTOP for twice a Lease's duration.
     Stand,
-    /// One thread of a replica stands still, and the others go on.
+    /// One thread of a replica stops, and the others run.
     Hang,
     /// Every byte to and from the API server is late.
     Delay,

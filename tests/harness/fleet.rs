@@ -410,7 +410,7 @@ impl Replica {
         self.process.pause()
     }
 
-    /// One of its threads stands still, whose name begins so, while the others go on.
+    /// One of its threads stops, whose name begins so, while the others run.
     pub fn hang(&self, thread: &str) -> Result<Hang> {
         Hang::begin(self.process.id(), thread)
     }

@@ -1,4 +1,4 @@
-//! One thread of a running process stands still, and the others go on: a debugger's stop, from outside, so
+//! One thread of a running process is stuck, and the others continue: a debugger's stop, from outside, so
 //! that what is tried is the program that ships.
 
 use std::fs;
@@ -9,18 +9,19 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
 use nix::sys::ptrace;
+use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 /// How often it is seen whether the process has ended: the kernel keeps it until its tracer has noticed.
 const POLL: Duration = Duration::from_millis(20);
 
-/// A thread that stands still. It goes on when this is dropped.
+/// A thread that is stuck. It continues when this is dropped.
 #[derive(Debug)]
 pub struct Hang {
     /// The thread's name, as the kernel has it: 15 bytes.
     pub thread: String,
-    goes_on: Option<Sender<()>>,
+    resume: Option<Sender<()>>,
     tracer: Option<JoinHandle<()>>,
 }
 
@@ -52,9 +53,9 @@ impl Hang {
                 names.join(", ")
             );
         };
-        let (goes_on, held) = mpsc::channel();
-        let (stopped, stands) = mpsc::channel();
-        // What a thread traces goes on with its end.
+        let (resume, held) = mpsc::channel();
+        let (stopped, stuck) = mpsc::channel();
+        // What a thread traces continues with its end.
         let tracer = thread::Builder::new()
             .name("tracer".to_owned())
             .spawn(move || {
@@ -68,15 +69,15 @@ impl Hang {
                         Ok(_) => {}
                     }
                 }
-                let _gone = ptrace::detach(pid, None);
+                let _gone = ptrace::detach(pid, None::<Signal>);
             })?;
-        stands
+        stuck
             .recv()
             .context("the tracer has ended")?
             .with_context(|| format!("stopping {thread} of process {process}"))?;
         Ok(Self {
             thread,
-            goes_on: Some(goes_on),
+            resume: Some(resume),
             tracer: Some(tracer),
         })
     }
@@ -90,7 +91,7 @@ fn stop(pid: Pid) -> Result<(), Errno> {
 
 impl Drop for Hang {
     fn drop(&mut self) {
-        self.goes_on.take();
+        self.resume.take();
         if let Some(tracer) = self.tracer.take() {
             let _panicked = tracer.join();
         }

@@ -44,7 +44,7 @@ pub struct Seen {
     pub alive: bool,
     /// Stopped until then.
     pub paused_until: Option<Instant>,
-    /// By how much its clock is late, where it stands still with the process.
+    /// By how much its clock is late, where it stops with the process.
     pub late: Arc<Mutex<Duration>>,
     /// The API server can't be reached until then.
     pub outage: Option<(Instant, Outage)>,

@@ -41,7 +41,7 @@ const WRONG_MS: i64 = 600_000;
 pub enum Mutant {
     /// Writes are sent whether or not the fence is open and the range is held.
     IgnoredFence,
-    /// The clock by which fences close stands still while the process does, as `CLOCK_MONOTONIC` does while a
+    /// The clock by which fences close stops while the process does, as `CLOCK_MONOTONIC` does while a
     /// machine is suspended.
     StoppedClock,
     /// No write leaves a mark: keys are planned again before the cache has seen what they did.

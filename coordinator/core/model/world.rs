@@ -165,7 +165,7 @@ pub(super) struct Node {
     life: u32,
     alive: bool,
     paused: bool,
-    /// Since when its clock stands still, and for how many ticks it has stood still before.
+    /// Since when its clock is stopped, and for how many ticks it was stopped before.
     stopped_since: Option<u32>,
     stopped: u32,
     cut_until: u32,
@@ -235,9 +235,9 @@ pub(super) enum Fault {
     Busy,
     /// The replica of the first message ends; it starts again after so many ticks, 0 is never.
     Crash(usize, u32),
-    /// It stands still, and its clock goes on: SIGSTOP, or a suspended machine.
+    /// It stops, and its clock runs: SIGSTOP, or a suspended machine.
     Pause(usize, u32),
-    /// It stands still with all of its clocks, so that it can't know: a machine that its hypervisor stops.
+    /// It stops with all of its clocks, so that it can't know: a machine that its hypervisor stops.
     Suspend(usize, u32),
     /// It cannot reach the API server.
     Cut(usize, u32),
@@ -245,7 +245,7 @@ pub(super) enum Fault {
     FreezeWatch(usize, u32),
     /// The API server answers nobody.
     Stall(u32),
-    /// Its host sees nothing any more, for so many ticks; 0 is for good.
+    /// Its host sees nothing any more, for this number of ticks; 0 is for good.
     Stale(usize, u32),
     /// Nobody's does, and some notice it a tick before the others; nor do all see again at once.
     AllStale(u32),
@@ -388,11 +388,11 @@ impl World {
     /// Whether its clock has stood still, so that no rule of time binds it: it acts until it hears of its end.
     fn stood_still(&self, at: usize) -> bool {
         let node = &self.nodes[at];
-        (node.stopped > 0 || node.stopped_since.is_some()) && !broken!(ClockStandsStill)
+        (node.stopped > 0 || node.stopped_since.is_some()) && !broken!(ClockStops)
     }
 
     /// The API server refuses what it does: it was barred before anybody took its ranges. What hands edited
-    /// may name nobody who could be barred: against that and a clock that stands still at once, nothing helps.
+    /// may name nobody who could be barred: against that and a clock that is stopped at once, nothing helps.
     fn is_refused(&self, at: usize) -> bool {
         self.stood_still(at) && (self.is_damaged() || self.store.barred.contains(&self.holder(at)))
     }
@@ -605,7 +605,7 @@ impl World {
         node.paused = false;
         match node.stopped_since.take() {
             Some(since) => node.stopped += now - since,
-            // Seen at the first look, before anything is sent.
+            // Seen at the first check, before anything is sent.
             None => {
                 self.renewal(at, RenewalInput::Gap);
                 // As the shell does it that asks the fence itself before each write.
@@ -1284,7 +1284,7 @@ impl World {
                 let now = self.now;
                 let node = self.node(at);
                 node.paused = true;
-                if matches!(fault, Fault::Suspend(..)) || broken!(ClockStandsStill) {
+                if matches!(fault, Fault::Suspend(..)) || broken!(ClockStops) {
                     node.stopped_since = Some(now);
                 }
                 let message = self.message(at, What::Resume);

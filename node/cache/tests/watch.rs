@@ -330,8 +330,8 @@ async fn a_silent_watch_is_reopened() {
 }
 
 #[tokio::test]
-async fn a_watch_that_stands_still_is_opened_again_or_listed_when_that_is_ordered() {
-    let (mut bed, _stands_still) = Bed::listed(quick()).await;
+async fn a_watch_that_is_stuck_is_opened_again_or_listed_when_that_is_ordered() {
+    let (mut bed, _stuck) = Bed::listed(quick()).await;
     let sight = |bed: &Bed| bed.cache.sights()[0].1;
     let Sight {
         reached,

@@ -163,7 +163,7 @@ pub(super) fn renewed(facts: &Facts) -> Finding {
     if !stale.is_empty() {
         return Finding::warning(
             format!(
-                "{} see changes late and own nothing while others see more: `/readyz?verbose` of each names what stands still; \
+                "{} see changes late and own nothing while others see more: `/readyz?verbose` of each names what is stuck; \
                  is there a balancer or proxy before the API server that keeps connections and passes nothing on?",
                 some(&stale)
             ),
