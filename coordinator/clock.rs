@@ -29,7 +29,8 @@ fn since_boot() -> Time {
 }
 
 impl Clock {
-    /// The machine's time since its start, time of suspension included; elsewhere than on Linux the runtime's.
+    /// The machine's time since its start, time of suspension included; elsewhere than on Linux the
+    /// runtime's.
     pub fn boot() -> Self {
         #[cfg(target_os = "linux")]
         return Self(Source::Boot(since_boot()));

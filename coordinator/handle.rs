@@ -985,8 +985,8 @@ impl Handle {
         let _ = self.0.actor.send(Feed(vec![input])).await;
     }
 
-    /// Says whether what the node sees is current. A replica whose view is not keeps its Lease, and its ranges
-    /// go to those whose is.
+    /// Says whether what the node sees is current. A replica whose view is not keeps its Lease, and its
+    /// ranges go to those whose is.
     pub async fn is_current(&self, current: bool) {
         let input = Input::HostCurrent(current);
         // A coordinator that has stopped owns nothing any more.

@@ -51,8 +51,8 @@ const SHORT_PARTS: u32 = 5;
 /// never says so.
 const KEPT_PERIODS: u32 = 4;
 
-/// A replica that is not current gives its ranges away once others have been current for this many retry periods:
-/// where all see the same late, some notice it a moment before the others.
+/// A replica that is not current gives its ranges away once others have been current for this many retry
+/// periods: where all see the same late, some notice it a moment before the others.
 const STALE_PERIODS: u32 = 2;
 
 /// A member that answered within this many retry periods is reachable: a range may be frozen for a move to
@@ -2070,8 +2070,8 @@ impl Core {
         let (Some(placed), Some(ring)) = (placed, &self.ring) else {
             return;
         };
-        // Without a Lease of our own in the view something is wrong, and the renewal will say what. A
-        // stale replica is no member and hands over all the same, but not at once: where everybody becomes stale at
+        // Without a Lease of our own in the view something is wrong, and the renewal will say what. A stale
+        // replica is no member and hands over all the same, but not at once: where everybody becomes stale at
         // about the same time, it is the API server that is stuck, and nothing is to move.
         let stale = self.outdated_since.filter(|_| !broken!(StaleKeepsAll));
         let settled = |since: Time| {

@@ -145,8 +145,8 @@ mutations! {
 
 #[cfg(test)]
 impl Mutation {
-    /// Those that tables catch, of the watchdog, the renewal and the core: the model has no threads, and gives
-    /// no range to a stale replica.
+    /// Those that tables catch, of the watchdog, the renewal and the core: the model has no threads, and
+    /// gives no range to a stale replica.
     pub(crate) const OF_TABLES: &'static [Self] = &[
         Self::StaleTakes,
         Self::GapsAreIgnored,

@@ -3,8 +3,8 @@
 
 use crate::{lease::Time, mutation::broken};
 
-/// Between two checks of a renewal thread that runs lies less than this. After a longer gap nothing is taken to
-/// be as it was: the process was stopped, its machine was suspended, or no processor was to be had.
+/// Between two checks of a renewal thread that runs lies less than this. After a longer gap nothing is taken
+/// to be as it was: the process was stopped, its machine was suspended, or no processor was to be had.
 pub const GAP_MAX: Time = Time::from_secs(1);
 
 /// What is seen of a thread.
@@ -60,8 +60,8 @@ impl Watchdog {
 
     /// Checks, at a time that continues while the machine is suspended.
     ///
-    /// Only time in which this checked counts against a thread, and no gap: after a pause of the whole process
-    /// all beats are old at once, and each thread gets the chance to beat.
+    /// Only time in which this checked counts against a thread, and no gap: after a pause of the whole
+    /// process all beats are old at once, and each thread gets the chance to beat.
     pub fn check(&mut self, now: Time, signs: &[Sign]) -> Findings {
         let passed = now.saturating_sub(self.checked.unwrap_or(now));
         self.checked = Some(now);

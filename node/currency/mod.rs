@@ -19,8 +19,8 @@ pub use shell::{Parts, Said, follow};
 
 /// What is stuck for this long gets a new connection.
 const CONNECT_AFTER: Duration = Duration::from_secs(3);
-/// Not sooner than so long after the last one, twice as long each time while that does not help: a server that
-/// is slow does not get faster by it.
+/// Not sooner than so long after the last one, twice as long each time while that does not help: a server
+/// that is slow does not get faster by it.
 const CONNECT_AGAIN_AFTER: Duration = Duration::from_secs(15);
 const CONNECT_AGAIN_AFTER_MAX: Duration = Duration::from_secs(300);
 /// A resource that is stuck for this long is listed.

@@ -59,8 +59,8 @@ const POLL: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Twice the duration of a Lease.
 const STAND: Duration = Duration::from_secs(10);
-/// A replica with a hung thread has ended itself by then: a Lease's duration of hanging, two seconds in which a
-/// write may still be executed, and two for the release of its Lease.
+/// A replica with a hung thread has ended itself by then: a Lease's duration of hanging, two seconds in which
+/// a write may still be executed, and two for the release of its Lease.
 const HUNG_MAX: Duration = Duration::from_secs(10);
 const SIGABRT: i32 = 6;
 /// A replica whose watches flow again counts as current within this, however often it was stale.
@@ -804,8 +804,8 @@ fn promised(fault: Fault) -> (Option<Duration>, Option<Duration>) {
         Fault::JoinAndLeave | Fault::WrongCertificate | Fault::Garbage | Fault::FalseHandoffs => {
             (ms(500), ms(500))
         }
-        // Three seconds until it is noticed, two for a new connection, two until it is certain that others see
-        // more, and the move.
+        // Three seconds until it is noticed, two for a new connection, two until it is certain that others
+        // see more, and the move.
         Fault::FreezeWatches => (ms(8_000), ms(500)),
         Fault::Stand | Fault::Delay | Fault::Swallow | Fault::Cut => (None, ms(500)),
         Fault::DeleteReplicaLease

@@ -385,7 +385,8 @@ impl World {
         Duration::from_millis(u64::from(RATES[at % RATES.len()] * ticks))
     }
 
-    /// Whether its clock has stood still, so that no rule of time binds it: it acts until it hears of its end.
+    /// Whether its clock has stood still, so that no rule of time binds it: it acts until it hears of its
+    /// end.
     fn stood_still(&self, at: usize) -> bool {
         let node = &self.nodes[at];
         (node.stopped > 0 || node.stopped_since.is_some()) && !broken!(ClockStops)
