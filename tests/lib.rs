@@ -56,6 +56,8 @@ mod image;
 #[cfg(test)]
 mod interlock;
 #[cfg(test)]
+mod kubectl;
+#[cfg(test)]
 mod kubelets;
 #[cfg(test)]
 mod migration;

@@ -1116,9 +1116,16 @@ fn a_handoff_loses_no_queue_entry_failure_or_memory() {
         );
         let memory: Planned = serde_json::from_slice(key.memory.as_ref().unwrap()).unwrap();
         assert!(memory.0 > 2, "the memory travels");
+        let place = (0, Key::cluster("a"));
+        let told = rig.shared.attempts().of(&place).expect("it fails");
+        assert!(told.failures >= 3, "{told:?}");
+        let first = &told.attempts[0];
+        assert!(first.error.contains("a-0"), "{first:?}");
+        assert_eq!(first.result, "error");
 
         rig.sim.refuse.lock().unwrap().clear();
         rig.host.lost(range);
+        assert_eq!(rig.shared.attempts().of(&place), None, "they are another's");
         let (other, _door) = process(Factory::of::<Accounts>(), &rig.sim, "two");
         *rig.sim.shared.lock().unwrap() = Some(Arc::clone(&other));
         let next = host(&other);
@@ -1128,6 +1135,14 @@ fn a_handoff_loses_no_queue_entry_failure_or_memory() {
             rig.sim.written().last().unwrap(),
             &format!("{range}@2 create serviceaccounts/a-0")
         );
+        until(
+            "its attempts have come with it, and tell of its recovery",
+            || {
+                let told = other.attempts().of(&place);
+                told.is_some_and(|told| told.failures == 0 && told.attempts.len() > 3)
+            },
+        )
+        .await;
     });
 }
 

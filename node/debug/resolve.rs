@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use controllers_kit::{
-    AnyObject, DynChange, Index, Key, Object as _, Reader, Resource, cast, guard::guarded,
-};
+use controllers_kit::{AnyObject, DynChange, Index, Key, Reader, Resource, cast, guard::guarded};
 use inspect::{Blocker, BlockerKind, ObjectReport, Reference};
 use kubernetes_proto::{
     apps::Deployment,

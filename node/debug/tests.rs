@@ -4,7 +4,7 @@ use std::sync::{
 };
 
 use controllers_kit::testing::{
-    Build as _, PodBuild as _, World, deployment, job, node, pod, replica_set, service,
+    Common as _, PodBuild as _, World, deployment, job, node, pod, replica_set, service,
 };
 use controllers_kit::{Factory, Flags, Object as _};
 use inspect::{BlockerKind, BusyController, BusyKey, BusyRange};
@@ -117,11 +117,9 @@ fn an_object_is_resolved_to_its_own_its_owners_and_its_dependents_keys() {
 fn what_holds_an_object_is_read_from_it() {
     let mut suspended = job("pi");
     suspended.spec.get_or_insert_default().suspend = Some(true);
-    let mut ending = deployment("ending").deleted("11:59:00");
-    ending
-        .metadata_mut()
-        .finalizers
-        .push("example.com/keep".into());
+    let ending = deployment("ending")
+        .terminating("11:59:00")
+        .finalizer("example.com/keep");
     let world = World::at("12:00:00")
         .with(suspended)
         .with(ending)

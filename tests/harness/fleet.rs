@@ -541,30 +541,35 @@ pub fn binary(profile: Profile) -> Result<PathBuf> {
             path.display()
         );
     }
+    program("manifold", profile)
+}
+
+/// A program of the tree, built now (nothing to do if it is fresh).
+pub fn program(name: &str, profile: Profile) -> Result<PathBuf> {
     crate::toolchain::rust()?;
     let mut command = crate::toolchain::cargo();
     command
         // No --package: features are resolved as for the whole workspace, so nothing is compiled twice.
-        .args(["build", "--bin", "manifold"])
+        .args(["build", "--bin", name])
         .args(["--message-format", "json-render-diagnostics"]);
     command.args(profile.flags());
     // What cargo says goes to the terminal: a compile error is read there best.
     let output = command
         .stderr(std::process::Stdio::inherit())
         .output()
-        .context("starting cargo to build manifold")?;
+        .with_context(|| format!("starting cargo to build {name}"))?;
     if !output.status.success() {
-        bail!("cargo could not build manifold ({})", output.status);
+        bail!("cargo could not build {name} ({})", output.status);
     }
-    executable(&String::from_utf8_lossy(&output.stdout))
-        .context("cargo built manifold but did not say where it lies")
+    executable(name, &String::from_utf8_lossy(&output.stdout))
+        .with_context(|| format!("cargo built {name} but did not say where it lies"))
 }
 
-/// Where cargo's messages say that the program lies.
-pub(crate) fn executable(messages: &str) -> Option<PathBuf> {
+/// Where cargo's messages say that a program lies.
+pub(crate) fn executable(name: &str, messages: &str) -> Option<PathBuf> {
     messages.lines().rev().find_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        (message["target"]["name"] == "manifold").then_some(())?;
+        (message["target"]["name"] == name).then_some(())?;
         message["executable"].as_str().map(PathBuf::from)
     })
 }

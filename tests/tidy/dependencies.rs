@@ -98,6 +98,19 @@ const TABLE: &[Row] = &[
         only: None,
         never: &["node-cache", "harness"],
     },
+    // What replicas say of their inside: shared with the plugin, so it knows nothing of either.
+    Row {
+        name: "inspect",
+        ours: Some(&[]),
+        only: Some(&["serde", "serde_json"]),
+        never: GROUP,
+    },
+    Row {
+        name: "kubectl-manifold",
+        ours: Some(&["doctor", "inspect", "node"]),
+        only: None,
+        never: &["harness", "tests", "bench"],
+    },
     Row {
         name: "node",
         ours: None,

@@ -382,7 +382,7 @@ fn program(options: &Options, architecture: Architecture) -> Result<PathBuf> {
         "cargo could not build manifold for {target} ({}); where the target is missing: `rustup target add {target}`",
         output.status
     );
-    executable(&String::from_utf8_lossy(&output.stdout))
+    executable("manifold", &String::from_utf8_lossy(&output.stdout))
         .context("cargo built manifold but did not say where it lies")
 }
 

@@ -1,0 +1,585 @@
+//! The command line.
+
+use std::{
+    fs::File,
+    io::{IsTerminal as _, Write as _},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum, error::ErrorKind};
+use inspect::{Explanation, FleetShards, Top, Unhappy};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    archive,
+    complete::complete,
+    object::named,
+    reach::{Replica, Trouble, Way},
+    render, verdict,
+};
+
+/// Exit code: something is wrong.
+const WRONG: u8 = 1;
+/// Exit code: the command line is wrong, or nobody could be asked.
+const UNUSABLE: u8 = 2;
+/// Between two questions of `status --wait`.
+const WAIT_PAUSE: Duration = Duration::from_secs(1);
+/// Between two pictures of `top --watch`.
+const WATCH_PAUSE: Duration = Duration::from_secs(2);
+/// Above each picture: the cursor to the top left, and all below cleared.
+const CLEAR: &str = "\u{1b}[H\u{1b}[J";
+
+/// See why controllers do what they do, and steer a Manifold fleet.
+#[derive(Debug, Parser)]
+#[command(
+    name = "kubectl-manifold",
+    bin_name = "kubectl manifold",
+    version,
+    disable_help_subcommand = true,
+    after_help = "Exit codes: 0, 1 something is wrong (status, doctor), 2 the command line is wrong or nobody answers."
+)]
+pub struct Cli {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Args)]
+struct Common {
+    /// Kubeconfig; without it $KUBECONFIG or ~/.kube/config.
+    #[arg(long, value_name = "FILE", global = true)]
+    kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig.
+    #[arg(long, global = true)]
+    context: Option<String>,
+    /// A replica's own secure port, where no pod is to be reached through the API server.
+    #[arg(long, value_name = "HOST:PORT", global = true)]
+    server: Option<String>,
+    /// Authorities of the certificate at --server.
+    #[arg(
+        long,
+        value_name = "FILE",
+        global = true,
+        conflicts_with = "insecure_skip_tls_verify"
+    )]
+    certificate_authority: Option<PathBuf>,
+    /// Don't check the certificate at --server: whoever answers there gets your credentials.
+    #[arg(long, global = true)]
+    insecure_skip_tls_verify: bool,
+    /// The pod that is asked; without it a ready one.
+    #[arg(long, value_name = "POD", global = true, conflicts_with = "server")]
+    replica: Option<String>,
+    /// The fleet's namespace.
+    #[arg(
+        long,
+        value_name = "NAMESPACE",
+        global = true,
+        default_value = "manifold-system"
+    )]
+    fleet_namespace: String,
+    /// Namespace of the object; without it the context's.
+    #[arg(short, long, global = true, conflicts_with = "all_namespaces")]
+    namespace: Option<String>,
+    /// All namespaces.
+    #[arg(short = 'A', long, global = true)]
+    all_namespaces: bool,
+    /// Output.
+    #[arg(short, long, value_enum, global = true, default_value = "table")]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Table,
+    Wide,
+    Json,
+    Yaml,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Shows whether the fleet is well, its replicas, and the keys that fail.
+    Status {
+        /// Ask again until the fleet is well, for so long at most, as in 90s or 5m.
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        wait: Option<Duration>,
+    },
+    /// Shows who owns the ranges; -o wide shows each range.
+    Shards,
+    /// Shows why an object does not change: the keys of all its controllers, and what blocks them.
+    #[command(after_help = "Example: kubectl manifold explain deployment/web -n shop")]
+    Explain {
+        /// The object, as KIND/NAME.
+        #[arg(required = true, num_args = 1..=2, value_name = "KIND/NAME")]
+        object: Vec<String>,
+    },
+    /// Shows what is busy: controllers, ranges and keys, by the rates of the last minutes.
+    Top {
+        /// Show it again every two seconds.
+        #[arg(short, long)]
+        watch: bool,
+    },
+    /// Shows the last attempts of an object's keys; without an object, the keys that failed lately.
+    #[command(
+        after_help = "Examples:\n  kubectl manifold history job/pi -n shop\n  kubectl manifold history --controller job-controller --key shop/pi"
+    )]
+    History {
+        /// The object, as KIND/NAME.
+        #[arg(num_args = 0..=2, value_name = "KIND/NAME", conflicts_with = "key")]
+        object: Vec<String>,
+        /// A controller, for a key that is no object.
+        #[arg(long, value_name = "NAME", requires = "key")]
+        controller: Option<String>,
+        /// Its key.
+        #[arg(long, value_name = "NAMESPACE/NAME", requires = "controller")]
+        key: Option<String>,
+    },
+    /// Writes all of it into one archive: ranges, rates, failures, flags, health, metrics. No Secrets.
+    Dump {
+        /// The archive; `-` for the standard output.
+        #[arg(
+            short,
+            long,
+            value_name = "FILE",
+            default_value = "manifold-dump.tar.gz"
+        )]
+        file: PathBuf,
+    },
+    /// Has a range handed over to another replica. The replica that owns it is asked (--replica, --server).
+    Move {
+        /// The range's number.
+        range: u16,
+        /// The replica that is to own it.
+        #[arg(long, value_name = "REPLICA")]
+        to: String,
+    },
+    /// Examines the cluster and the fleet, as `manifold doctor`; the words after it are its own.
+    #[command(disable_help_flag = true)]
+    Doctor {
+        /// As of `manifold doctor --help`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
+    /// For kubectl's completion.
+    #[command(name = "__complete", hide = true, disable_help_flag = true)]
+    Complete {
+        /// The words so far.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
+}
+
+/// A duration as kubectl takes it, of one unit.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no duration: give one as 90s or 5m");
+    let split = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let number: u64 = text[..split].parse().map_err(|_| wrong())?;
+    let each = match &text[split..] {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(wrong()),
+    };
+    number
+        .checked_mul(each)
+        .map(Duration::from_secs)
+        .ok_or_else(wrong)
+}
+
+/// Runs a command line, without the program's name.
+pub fn run(words: impl Iterator<Item = String>) -> ExitCode {
+    let words = std::iter::once("kubectl-manifold".to_owned()).chain(words);
+    let cli = match Cli::try_parse_from(words) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _printed = error.print();
+            return match error.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+                _ => ExitCode::from(UNUSABLE),
+            };
+        }
+    };
+    let Cli { common, command } = cli;
+    match command {
+        Command::Complete { words } => {
+            for line in complete(&Cli::command(), &words) {
+                println!("{line}");
+            }
+            return ExitCode::SUCCESS;
+        }
+        Command::Doctor { words } => return doctor(&common, words),
+        _ => {}
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let ended = match runtime {
+        Ok(runtime) => runtime.block_on(ask(&common, command)),
+        Err(why) => Err(format!("can't start: {why}").into()),
+    };
+    match ended {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(WRONG),
+        Err(trouble) => {
+            eprintln!("kubectl manifold: {}", trouble.why);
+            ExitCode::from(UNUSABLE)
+        }
+    }
+}
+
+fn doctor(common: &Common, words: Vec<String>) -> ExitCode {
+    let mut all = vec!["doctor".to_owned()];
+    let given = [
+        (
+            "--kubeconfig",
+            common
+                .kubeconfig
+                .as_ref()
+                .map(|path| path.display().to_string()),
+        ),
+        ("--context", common.context.clone()),
+    ];
+    for (flag, value) in given {
+        if let Some(value) = value {
+            all.extend([flag.to_owned(), value]);
+        }
+    }
+    match common.output {
+        Output::Json => all.extend(["-o".to_owned(), "json".to_owned()]),
+        Output::Yaml => {
+            eprintln!("kubectl manifold: doctor prints text or JSON: give -o json");
+            return ExitCode::from(UNUSABLE);
+        }
+        Output::Table | Output::Wide => {}
+    }
+    all.extend(words);
+    doctor::run(
+        &all,
+        env!("CARGO_PKG_VERSION"),
+        &node::registry::descriptors(),
+    )
+}
+
+impl Common {
+    fn way(&self) -> Way {
+        Way {
+            kubeconfig: self.kubeconfig.clone(),
+            context: self.context.clone(),
+            server: self.server.clone(),
+            authority: self.certificate_authority.clone(),
+            insecure: self.insecure_skip_tls_verify,
+            replica: self.replica.clone(),
+            fleet_namespace: self.fleet_namespace.clone(),
+        }
+    }
+
+    /// The namespace of an object: the one given, else the context's.
+    fn of_object<'a>(&'a self, replica: &'a Replica) -> Result<&'a str, Trouble> {
+        match self.all_namespaces {
+            true => Err(
+                "one object has one namespace: give it with -n instead of -A"
+                    .to_owned()
+                    .into(),
+            ),
+            false => Ok(self.namespace.as_deref().unwrap_or(&replica.namespace)),
+        }
+    }
+
+    /// The namespace of a list: the one given, else all.
+    fn of_list(&self) -> &str {
+        self.namespace.as_deref().unwrap_or_default()
+    }
+
+    fn print<T: Serialize>(
+        &self,
+        answer: &T,
+        text: impl FnOnce(&T, bool) -> String,
+    ) -> Result<(), Trouble> {
+        let text = match self.output {
+            Output::Table => text(answer, false),
+            Output::Wide => text(answer, true),
+            Output::Json => {
+                serde_json::to_string_pretty(answer).map_err(|why| why.to_string())? + "\n"
+            }
+            Output::Yaml => serde_yaml::to_string(answer).map_err(|why| why.to_string())?,
+        };
+        // A reader that has seen enough, as `head`, is none of our troubles.
+        let _closed = std::io::stdout().write_all(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// A path with its query.
+fn path(path: &str, query: &[(&str, &str)]) -> String {
+    let mut text = path.to_owned();
+    for (at, (name, value)) in query
+        .iter()
+        .filter(|(_, value)| !value.is_empty())
+        .enumerate()
+    {
+        text.push(if at == 0 { '?' } else { '&' });
+        text.push_str(name);
+        text.push('=');
+        text.extend(utf8_percent_encode(value, NON_ALPHANUMERIC));
+    }
+    text
+}
+
+async fn read<T: DeserializeOwned>(replica: &Replica, path: &str) -> Result<T, Trouble> {
+    let answer = replica.get(path).await?;
+    serde_json::from_slice(&answer)
+        .map_err(|why| format!("{path}: the answer can't be read: {why}").into())
+}
+
+async fn explained(
+    common: &Common,
+    replica: &Replica,
+    words: &[String],
+) -> Result<Explanation, Trouble> {
+    let object = named(words)?;
+    let namespace = common.of_object(replica)?;
+    let path = path(
+        "/debug/explain",
+        &[
+            ("kind", &object.kind),
+            ("name", &object.name),
+            ("namespace", namespace),
+        ],
+    );
+    read(replica, &path).await
+}
+
+/// What `status` prints.
+#[derive(Serialize)]
+struct Status {
+    schema: &'static str,
+    well: bool,
+    problems: Vec<String>,
+    failing: usize,
+    fleet: FleetShards,
+    unhappy: Unhappy,
+}
+
+/// Of [`Status`].
+const STATUS_SCHEMA: &str = "manifold.dev/status/v1";
+
+async fn status(common: &Common, replica: &Replica) -> Result<Status, Trouble> {
+    let unhappy = path("/debug/unhappy", &[("namespace", common.of_list())]);
+    let fleet: FleetShards = read(replica, "/debug/shards?scope=fleet").await?;
+    let unhappy: Unhappy = read(replica, &unhappy).await?;
+    let problems = verdict::problems(&fleet);
+    Ok(Status {
+        schema: STATUS_SCHEMA,
+        well: problems.is_empty(),
+        problems,
+        failing: verdict::failing(&unhappy),
+        fleet,
+        unhappy,
+    })
+}
+
+/// Whether all is well.
+async fn ask(common: &Common, command: Command) -> Result<bool, Trouble> {
+    if let Command::Status { wait: Some(wait) } = command {
+        return waited(common, wait).await;
+    }
+    let replica = common.way().open().await?;
+    match command {
+        Command::Status { .. } => {
+            let status = status(common, &replica).await?;
+            show_status(common, &status)?;
+            return Ok(status.well);
+        }
+        Command::Shards => {
+            let fleet: FleetShards = read(&replica, "/debug/shards?scope=fleet").await?;
+            common.print(&fleet, render::shards)?;
+        }
+        Command::Explain { object } => {
+            let explanation = explained(common, &replica, &object).await?;
+            common.print(&explanation, render::explain)?;
+        }
+        Command::Top { watch } => {
+            let path = path("/debug/top", &[("namespace", common.of_list())]);
+            loop {
+                let top: Top = read(&replica, &path).await?;
+                if watch && std::io::stdout().is_terminal() {
+                    print!("{CLEAR}");
+                }
+                common.print(&top, render::top)?;
+                if !watch {
+                    break;
+                }
+                tokio::time::sleep(WATCH_PAUSE).await;
+            }
+        }
+        Command::History {
+            object,
+            controller: Some(controller),
+            key: Some(key),
+        } if object.is_empty() => {
+            let path = path(
+                "/debug/explain",
+                &[
+                    ("controller", &controller),
+                    ("key", &key),
+                    ("scope", "fleet"),
+                ],
+            );
+            let explanation: Explanation = read(&replica, &path).await?;
+            common.print(&explanation, |answer, _| render::history(answer))?;
+        }
+        Command::History { object, .. } if object.is_empty() => {
+            let path = path("/debug/unhappy", &[("namespace", common.of_list())]);
+            let unhappy: Unhappy = read(&replica, &path).await?;
+            common.print(&unhappy, |answer, _| render::unhappy(answer))?;
+        }
+        Command::History { object, .. } => {
+            let explanation = explained(common, &replica, &object).await?;
+            common.print(&explanation, |answer, _| render::history(answer))?;
+        }
+        Command::Dump { file } => dump(common, &replica, &file).await?,
+        Command::Move { range, to } => {
+            let range = range.to_string();
+            let path = path("/debug/move", &[("range", &range), ("to", &to)]);
+            replica.post(&path).await?;
+            println!("range {range} is being handed over to {to}");
+        }
+        Command::Doctor { .. } | Command::Complete { .. } => {}
+    }
+    Ok(true)
+}
+
+fn show_status(common: &Common, status: &Status) -> Result<(), Trouble> {
+    common.print(status, |status, wide| {
+        render::status(&status.fleet, &status.unhappy, wide)
+    })
+}
+
+/// Asks until the fleet is well; the way is opened again each time, since the replica that was asked may be
+/// the one that is gone.
+async fn waited(common: &Common, wait: Duration) -> Result<bool, Trouble> {
+    let until = Instant::now() + wait;
+    loop {
+        let found = match common.way().open().await {
+            Ok(replica) => status(common, &replica).await,
+            Err(why) => Err(why.into()),
+        };
+        let is_over = Instant::now() >= until;
+        match found {
+            Ok(status) if status.well || is_over => {
+                show_status(common, &status)?;
+                return Ok(status.well);
+            }
+            Err(trouble) if is_over => return Err(trouble),
+            Ok(_) | Err(_) => tokio::time::sleep(WAIT_PAUSE).await,
+        }
+    }
+}
+
+/// What goes into an archive: name, path. What the caller may not get is left out, and named.
+const DUMPED: &[(&str, &str)] = &[
+    ("shards.json", "/debug/shards?scope=fleet"),
+    ("top.json", "/debug/top"),
+    ("unhappy.json", "/debug/unhappy"),
+    ("replica/shards.json", "/debug/shards"),
+    ("replica/statusz.txt", "/statusz"),
+    ("replica/flagz.txt", "/flagz"),
+    ("replica/configz.json", "/configz"),
+    ("replica/readyz.txt", "/readyz?verbose"),
+    ("replica/metrics.txt", "/metrics"),
+];
+
+async fn dump(common: &Common, replica: &Replica, file: &Path) -> Result<(), Trouble> {
+    let mut files = Vec::new();
+    let mut left_out = String::new();
+    for (name, path) in DUMPED {
+        match replica.get(path).await {
+            Ok(content) => files.push(((*name).to_owned(), content)),
+            Err(trouble) => {
+                left_out += &format!("{name} ({path}): {}\n", trouble.why);
+            }
+        }
+    }
+    if files.is_empty() {
+        return Err(left_out.replace('\n', " ").into());
+    }
+    let count = files.len();
+    if let Ok(status) = status(common, replica).await {
+        let text = render::status(&status.fleet, &status.unhappy, true);
+        files.push(("status.txt".to_owned(), text.into_bytes()));
+    }
+    if !left_out.is_empty() {
+        files.push(("left-out.txt".to_owned(), left_out.clone().into_bytes()));
+    }
+    let wrong = |why: std::io::Error| format!("{}: {why}: choose another --file", file.display());
+    let folder = "manifold-dump";
+    if file == Path::new("-") {
+        archive::write(std::io::stdout().lock(), folder, &files).map_err(wrong)?;
+        return Ok(());
+    }
+    let to = File::create(file).map_err(wrong)?;
+    archive::write(to, folder, &files).map_err(wrong)?;
+    eprintln!("{count} answers are in {}", file.display());
+    if !left_out.is_empty() {
+        eprint!("left out:\n{left_out}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+        for (words, fits) in [
+            (&["status"][..], true),
+            (&["status", "--wait", "2m"], true),
+            (&["status", "--wait", "soon"], false),
+            (&["explain"], false),
+            (&["explain", "deploy/web", "-n", "shop", "-o", "json"], true),
+            (&["-n", "shop", "explain", "deploy", "web"], true),
+            (&["explain", "a", "b", "c"], false),
+            (&["history"], true),
+            (&["history", "--controller", "x"], false),
+            (&["history", "--controller", "x", "--key", "a/b"], true),
+            (&["top", "-A", "-n", "x"], false),
+            (&["move", "17", "--to", "manifold-1"], true),
+            (&["move", "17"], false),
+            (&["status", "--replica", "a", "--server", "b"], false),
+            (&["doctor", "--pre", "-o", "json"], true),
+            (&["unknown"], false),
+        ] {
+            let words = std::iter::once("x").chain(words.iter().copied());
+            let parsed = Cli::try_parse_from(words.clone());
+            assert_eq!(parsed.is_ok(), fits, "{:?}", words.collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_query_holds_any_name() {
+        assert_eq!(path("/a", &[]), "/a");
+        assert_eq!(
+            path("/a", &[("b", ""), ("c", "x&y=/z")]),
+            "/a?c=x%26y%3D%2Fz"
+        );
+        for (text, seconds) in [
+            ("90s", Some(90)),
+            ("2m", Some(120)),
+            ("", None),
+            ("5", None),
+            ("s", None),
+        ] {
+            assert_eq!(
+                duration(text).ok().map(|one| one.as_secs()),
+                seconds,
+                "{text}"
+            );
+        }
+    }
+}
