@@ -22,8 +22,9 @@ fn units(names: &[&str]) -> Vec<Unit> {
         .collect();
     let descriptors: Vec<_> = factories.iter().map(|one| (one.describe)()).collect();
     let metrics = Metrics::new(&descriptors);
+    let flags = Flags::defaults(&descriptors);
     let units = factories.iter().enumerate().map(|(index, factory)| {
-        let controller = (factory.build)(&Flags::default());
+        let controller = (factory.build)(&flags);
         let watches = controller.watches();
         Unit {
             index: u16::try_from(index).unwrap(),
