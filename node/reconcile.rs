@@ -122,6 +122,9 @@ pub enum Next {
     Postponed(Duration),
     /// At once.
     Now,
+    /// At once, since the plan was dropped: what it rests on was compared with the server, and the next one
+    /// rests on that. Nothing was written, so failures in a row stay counted.
+    Replan,
     /// After the back-off that failures in a row make; the text says why. `error` tells a fault from a
     /// conflict.
     Backoff {
@@ -387,7 +390,7 @@ impl Attempt {
             Next::Change => "success",
             Next::After(_) => "requeue_after",
             Next::Postponed(_) => "postponed",
-            Next::Now => "requeue",
+            Next::Now | Next::Replan => "requeue",
             Next::Backoff { .. } if self.expected => "requeue",
             Next::Backoff { error: true, .. } => "error",
             Next::Backoff { error: false, .. } => "conflict",
@@ -538,7 +541,7 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
             if proven.compared {
                 // What was compared is the cache as it is by now: it may have caught up since the plan was
                 // made. The next plan rests on what is proven.
-                attempt.next = Next::Now;
+                attempt.next = Next::Replan;
                 restore(job, unit, before);
                 return attempt;
             }
@@ -559,7 +562,7 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
             )
         });
         if !matches!(&again, Ok(Ok(again)) if *again == plan) {
-            attempt.next = Next::Now;
+            attempt.next = Next::Replan;
             return attempt;
         }
     }
@@ -693,7 +696,7 @@ async fn proof(
     {
         judged(ask::prove_head(grounds, &job.sender, found.resource, &job.key).await)?;
         if found.version != version_of(&*shared.view, found.resource, &job.key) {
-            return Err(Next::Now);
+            return Err(Next::Replan);
         }
     }
     proven.counted = job.unproven && makes_or_deletes(plan);

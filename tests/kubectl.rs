@@ -205,10 +205,14 @@ async fn take_a_webhook_down(control_plane: &ControlPlane) -> Result<String> {
 /// The job controller's account loses its rights.
 async fn take_a_right_away(control_plane: &ControlPlane) -> Result<String> {
     let namespace = namespace(control_plane, "right").await?;
-    let binding = "system:controller:job-controller";
-    control_plane
-        .kubectl(&["delete", "clusterrolebinding", binding])
-        .await?;
+    let bindings = [
+        "system:controller:job-controller",
+        "manifold:controller:job-controller",
+    ];
+    for binding in bindings {
+        let args = ["delete", "clusterrolebinding", binding];
+        control_plane.kubectl(&args).await?;
+    }
     let job = json!({
         "apiVersion": "batch/v1",
         "kind": "Job",

@@ -934,11 +934,11 @@ impl Range {
             ));
         }
         let stopped = matches!(done.next, Next::Stopped(_));
-        if !stopped && done.next != Next::Now {
+        if !stopped && !matches!(done.next, Next::Now | Next::Replan) {
             known.plan_from = done.since + plan_spacing(min_sync_interval, done.objects);
         }
         // What follows from this attempt, and from no change, is linked to it.
-        if stopped || matches!(done.next, Next::Now | Next::Backoff { .. }) {
+        if stopped || matches!(done.next, Next::Now | Next::Replan | Next::Backoff { .. }) {
             known.link.clone_from(&done.trace);
         }
         match &done.next {
@@ -948,8 +948,8 @@ impl Range {
                 part.queue.add_at(&done.key, now + *delay);
             }
             Next::Postponed(delay) => part.queue.add_at(&done.key, now + *delay),
-            Next::Now | Next::Stopped(_) => {
-                if !stopped {
+            Next::Now | Next::Replan | Next::Stopped(_) => {
+                if done.next == Next::Now {
                     part.queue.forget(&done.key);
                 }
                 part.queue.add(&done.key, Priority::High, now);
@@ -1015,7 +1015,12 @@ impl Range {
         let failures = place.as_ref().map_or(0, |place| place.failures);
         let known = part.known.entry(done.key.clone()).or_default();
         let conflict = matches!(done.next, Next::Backoff { error: false, .. });
-        if matches!(done.next, Next::Stopped(_)) || (done.trouble.is_none() && !known.unhappy) {
+        // What was given up, dropped or put off says nothing of what failed before.
+        let is_over = !matches!(
+            done.next,
+            Next::Stopped(_) | Next::Replan | Next::Postponed(_)
+        );
+        if done.trouble.is_none() && !(known.unhappy && is_over) {
             return;
         }
         // A conflict says nothing of what failed before; a refusal without back-off counts as a failure too.
@@ -1438,7 +1443,8 @@ impl Range {
                 "result": match &last.next {
                     Next::Change => "done".to_owned(),
                     Next::Now => "done, again at once".to_owned(),
-                    Next::After(delay) => format!("done, again in {delay:?}"),
+                    Next::Replan => "compared with the server, again at once".to_owned(),
+                    Next::After(delay) => format!("done, again in {:.1}s", delay.as_secs_f64()),
                     Next::Postponed(delay) => format!("status written too recently, again in {delay:?}"),
                     Next::Backoff { why, .. } => why.clone(),
                     Next::Stopped(stopped) => format!("stopped: {stopped:?}"),

@@ -106,6 +106,8 @@ struct Sim {
     waits: AtomicUsize,
     writes: Mutex<Vec<String>>,
     refuse: Mutex<BTreeSet<String>>,
+    /// What is refused so says not whether it was executed.
+    breaks: AtomicBool,
     /// While it is there, writes get no answer and stay in it.
     in_hand: Mutex<Option<Vec<Action>>>,
     lists: AtomicUsize,
@@ -219,7 +221,10 @@ impl Server for Sim {
             tokio::task::yield_now().await;
             let text = action.to_string();
             if self.refuse.lock().unwrap().contains(&text) {
-                return Err(Failure::Forbidden("quota".to_owned()).into());
+                return Err(match self.breaks.load(Ordering::Relaxed) {
+                    true => Failure::Other("failed calling webhook".to_owned()).into(),
+                    false => Failure::Forbidden("quota".to_owned()).into(),
+                });
             }
             self.writes.lock().unwrap().push(format!(
                 "{}@{} {text}",
@@ -489,6 +494,7 @@ impl Rig {
             waits: AtomicUsize::new(0),
             writes: Mutex::default(),
             refuse: Mutex::default(),
+            breaks: AtomicBool::default(),
             in_hand: Mutex::default(),
             lists: AtomicUsize::new(0),
             heads: AtomicUsize::new(0),
@@ -708,6 +714,36 @@ fn an_expected_refusal_is_retried_and_counts_as_no_error() {
         until("it is retried", || count("requeue") >= 3.0).await;
         assert_eq!(count("error"), 0.0);
         rig.label("a", "1");
+        until("it is served", || rig.accounts("a") == 1).await;
+    });
+}
+
+/// As when an admission webhook is down. Before, the comparison with the server that follows such an answer
+/// reset the back-off, and the key was tried fifty times a second.
+#[test]
+fn a_write_that_may_have_landed_is_tried_ever_more_seldom() {
+    run(async {
+        let rig = Rig::new(world(&[("a", "1")]));
+        let refused = "create serviceaccounts/a-0".to_owned();
+        rig.sim.refuse.lock().unwrap().insert(refused);
+        rig.sim.breaks.store(true, Ordering::Relaxed);
+        rig.gain_all();
+        let place = (0, Key::cluster("a"));
+        let told = || rig.shared.attempts().of(&place);
+        until("it has failed six times in a row", || {
+            told().is_some_and(|told| told.failures >= 6)
+        })
+        .await;
+        let attempts = told().unwrap().attempts;
+        assert!(
+            attempts.iter().all(|one| one.result == "error"),
+            "{attempts:?}"
+        );
+        assert!(
+            attempts.last().unwrap().next_in_ms >= Some(100),
+            "{attempts:?}"
+        );
+        rig.sim.refuse.lock().unwrap().clear();
         until("it is served", || rig.accounts("a") == 1).await;
     });
 }

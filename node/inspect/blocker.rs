@@ -187,8 +187,8 @@ fn right(message: &str) -> Option<Blocker> {
     let wanted = wanted.split(": RBAC:").next().unwrap_or(wanted);
     let remedy = match user.strip_prefix("system:serviceaccount:kube-system:") {
         Some(account) => format!(
-            "kubectl auth reconcile, or restore the ClusterRole and ClusterRoleBinding system:controller:{account}, \
-             which kube-apiserver makes at its start"
+            "kubectl apply -k deploy/rbac; the ClusterRole and ClusterRoleBinding system:controller:{account} are made by \
+             kube-apiserver at its start"
         ),
         None => format!("bind a role with this right to {user}"),
     };

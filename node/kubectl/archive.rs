@@ -4,16 +4,22 @@ use std::io::{self, Write};
 
 use flate2::{Compression, write::GzEncoder};
 
-/// Writes files as a gzipped tar archive, below one folder.
+/// Writes files of one time, in seconds since 1970, as a gzipped tar archive, below one folder.
 ///
 /// # Errors
 /// Those of `to`.
-pub fn write(to: impl Write, folder: &str, files: &[(String, Vec<u8>)]) -> io::Result<()> {
+pub fn write(
+    to: impl Write,
+    folder: &str,
+    second: u64,
+    files: &[(String, Vec<u8>)],
+) -> io::Result<()> {
     let mut archive = tar::Builder::new(GzEncoder::new(to, Compression::default()));
     for (name, content) in files {
         let mut header = tar::Header::new_gnu();
         header.set_size(content.len() as u64);
         header.set_mode(0o600);
+        header.set_mtime(second);
         let path = format!("{folder}/{name}");
         archive.append_data(&mut header, path, &**content)?;
     }
@@ -33,7 +39,7 @@ mod tests {
             ("a/metrics.txt".to_owned(), vec![b'x'; 2000]),
         ];
         let mut bytes = Vec::new();
-        write(&mut bytes, "dump", &files).unwrap();
+        write(&mut bytes, "dump", 7, &files).unwrap();
         let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(&*bytes));
         let read = archive.entries().unwrap().map(|entry| {
             let mut entry = entry.unwrap();

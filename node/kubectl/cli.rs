@@ -278,14 +278,20 @@ impl Common {
     }
 
     /// The namespace of an object: the one given, else the context's.
-    fn of_object<'a>(&'a self, replica: &'a Replica) -> Result<&'a str, Trouble> {
+    fn of_object<'a>(&'a self, replica: &'a Replica) -> &'a str {
+        self.namespace.as_deref().unwrap_or(&replica.namespace)
+    }
+
+    /// What the command line alone shows to be wrong with an object's name.
+    fn check_object(&self, words: &[String]) -> Result<(), Trouble> {
+        named(words)?;
         match self.all_namespaces {
             true => Err(
                 "one object has one namespace: give it with -n instead of -A"
                     .to_owned()
                     .into(),
             ),
-            false => Ok(self.namespace.as_deref().unwrap_or(&replica.namespace)),
+            false => Ok(()),
         }
     }
 
@@ -341,7 +347,7 @@ async fn explained(
     words: &[String],
 ) -> Result<Explanation, Trouble> {
     let object = named(words)?;
-    let namespace = common.of_object(replica)?;
+    let namespace = common.of_object(replica);
     let path = path(
         "/debug/explain",
         &[
@@ -386,6 +392,11 @@ async fn status(common: &Common, replica: &Replica) -> Result<Status, Trouble> {
 async fn ask(common: &Common, command: Command) -> Result<bool, Trouble> {
     if let Command::Status { wait: Some(wait) } = command {
         return waited(common, wait).await;
+    }
+    match &command {
+        Command::Explain { object } => common.check_object(object)?,
+        Command::History { object, .. } if !object.is_empty() => common.check_object(object)?,
+        _ => {}
     }
     let replica = common.way().open().await?;
     match command {
@@ -517,12 +528,13 @@ async fn dump(common: &Common, replica: &Replica, file: &Path) -> Result<(), Tro
     }
     let wrong = |why: std::io::Error| format!("{}: {why}: choose another --file", file.display());
     let folder = "manifold-dump";
+    let second = u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0);
     if file == Path::new("-") {
-        archive::write(std::io::stdout().lock(), folder, &files).map_err(wrong)?;
+        archive::write(std::io::stdout().lock(), folder, second, &files).map_err(wrong)?;
         return Ok(());
     }
     let to = File::create(file).map_err(wrong)?;
-    archive::write(to, folder, &files).map_err(wrong)?;
+    archive::write(to, folder, second, &files).map_err(wrong)?;
     eprintln!("{count} answers are in {}", file.display());
     if !left_out.is_empty() {
         eprint!("left out:\n{left_out}");

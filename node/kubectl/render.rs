@@ -446,7 +446,11 @@ pub fn explain(explanation: &Explanation, wide: bool) -> String {
         text.push('\n');
     }
     let shown = |one: &&KeyReport| {
-        wide || is_troubled(one) || !one.via.is_empty() || one.key == own || own.is_empty()
+        let is_near = match one.via.is_empty() {
+            true => one.key == own || own.is_empty(),
+            false => one.last.is_some(),
+        };
+        wide || is_troubled(one) || is_near
     };
     let (shown, others): (Vec<&KeyReport>, Vec<&KeyReport>) =
         explanation.keys.iter().partition(shown);
@@ -456,7 +460,7 @@ pub fn explain(explanation: &Explanation, wide: bool) -> String {
     if !others.is_empty() {
         let _ = writeln!(
             text,
-            "- {} more keys hear of its changes and are well: -o wide shows them",
+            "- {} more keys are well: -o wide shows them",
             others.len()
         );
     }

@@ -530,22 +530,24 @@ impl Profile {
     }
 }
 
-/// The program `manifold`: what `MANIFOLD_BIN` names, or built now (nothing to do if it is fresh).
+/// The program `manifold`, as [`program`] finds it.
 pub fn binary(profile: Profile) -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os("MANIFOLD_BIN").map(PathBuf::from) {
+    program("manifold", profile)
+}
+
+/// A program of the tree: what a variable as `MANIFOLD_BIN` or `KUBECTL_MANIFOLD_BIN` names, or built now
+/// (nothing to do if it is fresh).
+pub fn program(name: &str, profile: Profile) -> Result<PathBuf> {
+    let variable = format!("{}_BIN", name.replace('-', "_").to_ascii_uppercase());
+    if let Some(path) = std::env::var_os(&variable).map(PathBuf::from) {
         if path.is_file() {
             return Ok(path);
         }
         bail!(
-            "MANIFOLD_BIN names {}, which is no file: unset it to have manifold built",
+            "{variable} names {}, which is no file: unset it to have {name} built",
             path.display()
         );
     }
-    program("manifold", profile)
-}
-
-/// A program of the tree, built now (nothing to do if it is fresh).
-pub fn program(name: &str, profile: Profile) -> Result<PathBuf> {
     crate::toolchain::rust()?;
     let mut command = crate::toolchain::cargo();
     command

@@ -228,7 +228,7 @@ fn explain_says_what_blocks_and_what_to_do() {
          |    attempt:  12:00:01 error 403 quota in 4ms, woken by change of pods shop/web-1-y, next in 640ms
          |    attempt:  12:00:05 error 403 quota in 4ms, woken by change of pods shop/web-1-y, next in 640ms
          |√ deployment-controller shop/web (range 3, manifold-0): at rest, last at 12:00:06: done
-         |- 1 more keys hear of its changes and are well: -o wide shows them
+         |- 1 more keys are well: -o wide shows them
          |- endpoints-controller: hidden, you need the right to get services in namespace shop",
     );
     let wide = explain(&explanation(), true);
