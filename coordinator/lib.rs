@@ -42,10 +42,7 @@ pub use host::{Epoch, Frozen, Gained, RangeHost, RangeId};
 pub use interlock::HoldState;
 pub use lease::{Found, LABEL_FLEET, LeaseError, decode};
 pub use listen::listen;
-pub use peer::{
-    CALL_DEADLINE, CONTACT_DEADLINE, Call, Calls, HANDOFF_DEADLINE, Holdings, INSPECT_DEADLINE,
-    INSPECTED_KEYS_MAX,
-};
+pub use peer::{CALL_DEADLINE, CONTACT_DEADLINE, Call, Calls, HANDOFF_DEADLINE, Holdings};
 pub use pulse::{BEATS_EVERY, Pulse};
 pub use server_fence::{
     PROBE_ACCOUNT, ServerFence, ServerFenceMode, impersonation, is_no_impersonation, is_refusal,

@@ -74,13 +74,13 @@ const STATE_COST_MAX: usize = 2 * STATE_BYTES_MAX;
 /// The unit of permits for memory: a semaphore counts in 32 bits.
 const PERMIT_BYTES: usize = 1 << 10;
 /// For an answer that a person waits for: below [`SERVER_DEADLINE`].
-pub const INSPECT_DEADLINE: Duration = Duration::from_secs(3);
+const INSPECT_DEADLINE: Duration = Duration::from_secs(3);
 /// Bytes of such an answer; a larger one is refused by its sender, who says so.
 const INSPECT_BYTES_MAX: usize = 2 << 20;
 /// Such questions that are answered at once, from all peers: beyond it a caller is refused.
 const INSPECTIONS_MAX: usize = 8;
 /// Keys in one question.
-pub const INSPECTED_KEYS_MAX: usize = 256;
+const INSPECTED_KEYS_MAX: usize = 256;
 /// Resources of which a peer is believed something: more than any replica watches.
 const SIGHTS_MAX: usize = 1000;
 /// Connections that wait for the server to see them.

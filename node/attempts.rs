@@ -217,11 +217,6 @@ impl Attempts {
     pub fn forgotten(&self) -> u64 {
         self.forgotten
     }
-
-    /// Keys that still fail.
-    pub fn failing(&self) -> usize {
-        self.keys.values().filter(|kept| !kept.recovered).count()
-    }
 }
 
 fn told(place: &Place, kept: &Kept) -> Told {
@@ -267,7 +262,6 @@ mod tests {
         );
         all.record(place("web"), 3, 0, attempt(""), at(13));
         assert_eq!(all.of(&place("web")).unwrap().failures, 0);
-        assert_eq!(all.failing(), 0);
         assert_eq!(all.all("", 5, at(14)).0.len(), 1);
         // Ten minutes later it is forgotten, and with it every byte.
         all.record(place("api"), 3, 1, attempt("x"), at(700));
