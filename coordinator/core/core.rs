@@ -55,6 +55,9 @@ const KEPT_PERIODS: u32 = 4;
 /// periods: where all see the same late, some notice it a moment before the others.
 const STALE_PERIODS: u32 = 2;
 
+/// The same once nobody was current: they all come back, and some notice that a while before the others.
+const STALE_TOGETHER_PERIODS: u32 = 10;
+
 /// A member that answered within this many retry periods is reachable: a range may be frozen for a move to
 /// it. Any other is asked first, with nothing frozen.
 const CONTACT_PERIODS: u32 = 5;
@@ -335,6 +338,8 @@ pub struct Core {
     stale_since: Option<Time>,
     /// Since when that is so while others are current.
     outdated_since: Option<Time>,
+    /// Whether nobody of several was current since it is stale.
+    stale_together: bool,
     server_fenced: bool,
     fingerprints: Arc<str>,
     unreachable: Arc<str>,
@@ -398,6 +403,7 @@ impl Core {
             host_ready: false,
             stale_since: None,
             outdated_since: None,
+            stale_together: false,
             server_fenced: false,
             fingerprints: Arc::default(),
             unreachable: Arc::default(),
@@ -445,10 +451,7 @@ impl Core {
             return;
         }
         self.forget_what_is_over(now);
-        self.outdated_since = match self.stale_since.is_some() && !self.counts_me() {
-            true => self.outdated_since.or(Some(now)),
-            false => None,
-        };
+        self.note_who_is_current(now);
         self.read_on_time(now, out);
         self.join_or_refuse(now, out);
         if self.fatal {
@@ -479,6 +482,24 @@ impl Core {
             }
         }
         self.finish_the_drain(now, out);
+    }
+
+    fn note_who_is_current(&mut self, now: Time) {
+        if self.stale_since.is_none() {
+            (self.outdated_since, self.stale_together) = (None, false);
+            return;
+        }
+        let members = self.member_names();
+        match members.contains(&self.config.name) {
+            // It counts though it is stale: nobody is current.
+            true => {
+                self.outdated_since = None;
+                self.stale_together |= members.len() > 1;
+            }
+            false => {
+                self.outdated_since.get_or_insert(now);
+            }
+        }
     }
 
     // ---- absorbing ----
@@ -2074,8 +2095,12 @@ impl Core {
         // replica is no member and hands over all the same, but not at once: where everybody becomes stale at
         // about the same time, it is the API server that is stuck, and nothing is to move.
         let stale = self.outdated_since.filter(|_| !broken!(StaleKeepsAll));
+        let periods = match self.stale_together {
+            true => STALE_TOGETHER_PERIODS,
+            false => STALE_PERIODS,
+        };
         let settled = |since: Time| {
-            now.saturating_sub(since) >= self.config.retry_period * STALE_PERIODS
+            now.saturating_sub(since) >= self.config.retry_period * periods
                 || broken!(StaleMovesAtOnce)
         };
         if self.drain_until.is_none()

@@ -1836,6 +1836,15 @@ fn a_stale_replica_hands_over_when_others_have_been_current_for_a_while() {
     assert_eq!(moved_while_stale(2, None), 2);
     assert_eq!(moved_while_stale(30, Some(0)), 0, "nobody is current");
     assert_eq!(moved_while_stale(30, Some(1)), 0, "the other noticed later");
+    // After a standstill of all, whichever is current first is not given everything.
+    let mut bench = half_and_half();
+    bench.replicas.get_mut("b").unwrap().status.stale = true;
+    bench.pass(1, &[]);
+    bench.step(Input::HostCurrent(false));
+    bench.pass(5, &[]);
+    bench.replicas.get_mut("b").unwrap().status.stale = false;
+    assert!(freezes(&bench.pass(10, &[])).is_empty());
+    assert_eq!(freezes(&bench.pass(1, &[])).len(), 2);
     let mut bench = half_and_half();
     bench.step(Input::HostCurrent(false));
     bench.step(Input::HostCurrent(true));

@@ -33,8 +33,11 @@ const STALE_AFTER: Duration = Duration::from_secs(5);
 const STALE_AFTER_LIST: Duration = Duration::from_secs(8);
 /// It is current again when nothing has stood still for this long …
 const RETURN_AFTER: Duration = Duration::from_secs(10);
-/// … twice as long each time that it was stale within this, up to as long.
+/// … twice as long each time that it was stale within ten minutes, while others are current.
+const RETURN_AFTER_MAX: Duration = Duration::from_secs(80);
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
+/// A standstill counts only while the server answers, which the last renewal proves for this long.
+const ALIVE_FOR: Duration = Duration::from_millis(2_500);
 /// Between two checks lies less than this. What happens in a longer gap, in which the process did not run,
 /// says nothing of the connection.
 const GAP_MAX: Duration = Duration::from_secs(2);
@@ -46,6 +49,17 @@ pub struct Progress {
     pub reached: u64,
     /// It exists.
     pub wanted: Option<u64>,
+}
+
+/// What is seen at one time.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The newest renewal of the own Lease, and what the canary shows.
+    pub canary: Progress,
+    /// Each resource, by its place.
+    pub resources: &'a [Progress],
+    /// Whether another member is current.
+    pub others_are_current: bool,
 }
 
 /// What is to be done against a standstill.
@@ -105,6 +119,8 @@ impl Lag {
 #[derive(Clone, Debug)]
 pub struct Currency {
     checked: Duration,
+    /// The newest renewal, and when it was seen first.
+    renewed: (Option<u64>, Duration),
     canary: Lag,
     resources: Vec<Lag>,
     connected: Option<Duration>,
@@ -122,6 +138,7 @@ impl Currency {
     pub fn new(resources: usize) -> Self {
         Self {
             checked: Duration::ZERO,
+            renewed: (None, Duration::ZERO),
             canary: Lag::default(),
             resources: vec![Lag::default(); resources],
             connected: None,
@@ -134,10 +151,17 @@ impl Currency {
     }
 
     /// Takes one check, at a time from any instant that does not change.
-    pub fn check(&mut self, now: Duration, canary: Progress, resources: &[Progress]) -> Verdict {
+    pub fn check(&mut self, now: Duration, view: View<'_>) -> Verdict {
+        let View {
+            canary, resources, ..
+        } = view;
         let gap = now.saturating_sub(self.checked);
         self.checked = now;
-        if gap > GAP_MAX {
+        if self.renewed.0 != canary.wanted {
+            self.renewed = (canary.wanted, now);
+        }
+        let answers = now.saturating_sub(self.renewed.1) <= ALIVE_FOR;
+        if gap > GAP_MAX || !answers {
             // Whatever was missing before gets its time again.
             let lags = self.resources.iter_mut().chain([&mut self.canary]);
             lags.for_each(|lag| lag.missing = None);
@@ -178,7 +202,11 @@ impl Currency {
             }
             false => {}
         }
-        self.judge(now, stale, worst.1 >= CONNECT_AFTER);
+        let after = match view.others_are_current {
+            true => self.return_after,
+            false => RETURN_AFTER,
+        };
+        self.judge(now, stale, worst.1 >= CONNECT_AFTER, after);
         Verdict {
             repairs,
             current: self.current,
@@ -186,12 +214,12 @@ impl Currency {
         }
     }
 
-    fn judge(&mut self, now: Duration, stale: bool, stuck: bool) {
+    fn judge(&mut self, now: Duration, stale: bool, stuck: bool, after: Duration) {
         if self.current {
             if stale {
                 let lately = self.stale_at.is_some_and(|at| now < at + REMEMBERED_FOR);
                 self.return_after = match lately {
-                    true => (self.return_after * 2).min(REMEMBERED_FOR),
+                    true => (self.return_after * 2).min(RETURN_AFTER_MAX),
                     false => RETURN_AFTER,
                 };
                 (self.current, self.stale_at, self.well_since) = (false, Some(now), None);
@@ -202,7 +230,7 @@ impl Currency {
             true => self.well_since = None,
             false => {
                 let since = *self.well_since.get_or_insert(now);
-                self.current = now.saturating_sub(since) >= self.return_after;
+                self.current = now.saturating_sub(since) >= after;
             }
         }
     }

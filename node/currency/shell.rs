@@ -7,11 +7,11 @@ use std::{
 };
 
 use controllers_kit::Resource;
-use coordinator::{Fence, Handle};
+use coordinator::{Fence, Handle, Member};
 use node_cache::{Api, Cache, Order, Sight};
 use tokio::time::Instant;
 
-use super::{Currency, Others, Progress, Repair, Standstill, canary::Canary};
+use super::{Currency, Others, Progress, Repair, Standstill, View, canary::Canary};
 
 const CHECKS_EVERY: Duration = Duration::from_millis(500);
 
@@ -63,6 +63,16 @@ fn in_words(what: Standstill, resources: &[&'static Resource]) -> String {
             None => "a watch is stuck".to_owned(),
         },
     }
+}
+
+/// Whether another member is current, as it says itself.
+fn others_are_current(handle: &Handle) -> bool {
+    let view = handle.view();
+    let another = |member: &Member| member.name != view.replica;
+    let members = view.members.iter().filter(|member| another(member));
+    members
+        .filter(|member| member.ready && !member.draining)
+        .any(|member| !member.stale)
 }
 
 /// Follows for as long as the process lives.
@@ -122,7 +132,13 @@ pub async fn follow(parts: Parts) {
             reached: canary.reached(),
             wanted: fence.renewed().map(|(version, _)| version),
         };
-        let verdict = currency.check(begun.elapsed(), of_canary, &progress);
+        let view = View {
+            canary: of_canary,
+            resources: &progress,
+            // Asked for only where it matters: the view of a fleet is large.
+            others_are_current: !current && others_are_current(&handle),
+        };
+        let verdict = currency.check(begun.elapsed(), view);
         let worst = verdict.worst.map(|(what, stuck)| {
             let stuck_ms = u64::try_from(stuck.as_millis()).unwrap_or(u64::MAX);
             (in_words(what, &resources), stuck_ms)

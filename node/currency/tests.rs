@@ -21,6 +21,7 @@ struct Scene {
     stalled: fn(u64) -> bool,
     /// The process does not run.
     stopped: fn(u64) -> bool,
+    others_are_current: bool,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -44,6 +45,7 @@ impl Scene {
             stopped: never,
             helps: false,
             lists_help: false,
+            others_are_current: true,
         }
     }
 
@@ -77,7 +79,12 @@ impl Scene {
                 reached,
                 wanted: Some(exists),
             };
-            let verdict = currency.check(ms(now), progress(canary), &resources.map(progress));
+            let view = View {
+                canary: progress(canary),
+                resources: &resources.map(progress),
+                others_are_current: self.others_are_current,
+            };
+            let verdict = currency.check(ms(now), view);
             for repair in verdict.repairs {
                 match repair {
                     Repair::Connect => {
@@ -149,6 +156,30 @@ fn each_time_within_ten_minutes_it_waits_twice_as_long() {
 }
 
 #[test]
+fn where_nobody_is_current_it_does_not_wait_longer_than_the_others() {
+    let scene = Scene {
+        frozen: |now| now % 200_000 >= 190_000,
+        others_are_current: false,
+        ..Scene::quiet()
+    };
+    let seen = scene.run(700_000);
+    assert_eq!(seen.stale, [195_000, 395_000, 595_000]);
+    assert_eq!(seen.current, [210_000, 410_000, 610_000]);
+}
+
+#[test]
+fn an_outage_is_no_standstill() {
+    // The last renewal before it has not come back any more.
+    let scene = Scene {
+        frozen: |now| (9_500..41_000).contains(&now),
+        stalled: |now| (10_500..40_000).contains(&now),
+        ..Scene::quiet()
+    };
+    let seen = scene.run(100_000);
+    assert_eq!(seen, Seen::default());
+}
+
+#[test]
 fn a_resource_that_is_stuck_alone_is_listed() {
     let scene = Scene {
         one_frozen: |now| now >= 10_000,
@@ -193,6 +224,20 @@ fn a_server_that_is_stuck_and_a_process_that_was_stopped_prove_nothing() {
 #[test]
 fn what_nobody_waits_for_any_more_is_not_missing() {
     let mut currency = Currency::new(1);
+    let mut renewals = 0;
+    let mut check = |now, resource: Progress| {
+        renewals += 1;
+        let canary = Progress {
+            reached: renewals,
+            wanted: Some(renewals),
+        };
+        let view = View {
+            canary,
+            resources: &[resource],
+            others_are_current: true,
+        };
+        currency.check(ms(now), view)
+    };
     let well = Progress {
         reached: 7,
         wanted: None,
@@ -202,13 +247,12 @@ fn what_nobody_waits_for_any_more_is_not_missing() {
         wanted: Some(9),
     };
     for now in [0, 1_000, 2_000] {
-        let verdict = currency.check(ms(now), well, &[missing]);
-        assert_eq!(verdict.repairs, []);
+        assert_eq!(check(now, missing).repairs, []);
     }
-    let verdict = currency.check(ms(2_500), well, &[missing]);
+    let verdict = check(2_500, missing);
     assert_eq!(verdict.worst, Some((Standstill::Resource(0), ms(2_500))));
-    assert_eq!(currency.check(ms(3_000), well, &[well]).worst, None);
-    assert_eq!(currency.check(ms(3_500), well, &[missing]).worst, None);
+    assert_eq!(check(3_000, well).worst, None);
+    assert_eq!(check(3_500, missing).worst, None);
 }
 
 #[test]

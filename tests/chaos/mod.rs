@@ -64,7 +64,7 @@ const STAND: Duration = Duration::from_secs(10);
 const HUNG_MAX: Duration = Duration::from_secs(10);
 const SIGABRT: i32 = 6;
 /// A replica whose watches flow again counts as current within this, however often it was stale.
-const RETURNS_WITHIN: Duration = Duration::from_secs(660);
+const RETURNS_WITHIN: Duration = Duration::from_secs(120);
 /// Threads that may hang, by the beginnings of their names: of the actors, of the coordinator.
 const THREADS: [&str; 2] = ["actix-rt", "manifold-coordi"];
 const API_SERVER_AWAY: Duration = Duration::from_secs(20);
@@ -314,6 +314,9 @@ impl Chaos {
         };
         let (since, strain) = (Instant::now(), Strain::begin());
         self.perform(fault, victim).await?;
+        for member in 0..self.members.len() {
+            self.returned(member).await?;
+        }
         self.settled("the fleet rests again").await?;
         for member in &mut self.members {
             member.replica.check()?;
@@ -385,7 +388,7 @@ impl Chaos {
                 member.proxy.freeze_watches(true);
                 tokio::time::sleep(self.frozen).await;
                 member.proxy.freeze_watches(false);
-                self.returned(victim).await
+                Ok(())
             }
             Fault::Cut => {
                 for _ in 0..3 {
