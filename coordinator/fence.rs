@@ -73,6 +73,8 @@ pub struct Fence {
     given_up: AtomicU64,
     /// When the renewal thread checked last, in microseconds by `clock`; 0 before the first time.
     watched: AtomicU64,
+    /// A thread may hang: nothing is sent for now.
+    suspected: AtomicBool,
     /// Which thread hangs, in words.
     hung: OnceLock<String>,
     /// What must be in the replica's Lease before it goes on.
@@ -106,6 +108,7 @@ impl Fence {
             in_flight: AtomicUsize::new(0),
             given_up: AtomicU64::new(0),
             watched: AtomicU64::new(0),
+            suspected: AtomicBool::new(false),
             hung: OnceLock::new(),
             announcements: Announcements::default(),
             renewing: Pulse::default(),
@@ -129,6 +132,14 @@ impl Fence {
     fn is_unwatched(&self) -> bool {
         let watched = self.watched.load(Ordering::Acquire);
         watched != 0 && Duration::from_micros(watched) + GAP_MAX < self.now()
+    }
+
+    /// Whether a thread of this replica may hang. The next [`Fence::set_until`] closes or opens accordingly.
+    pub(crate) fn suspect(&self, suspected: bool) {
+        self.suspected.store(suspected, Ordering::Release);
+        if suspected {
+            self.set_until(None);
+        }
     }
 
     /// This thread hangs: from now on nothing is sent, for good.
@@ -329,7 +340,8 @@ impl Fence {
     }
 
     pub(crate) fn set_until(&self, until: Option<Time>) {
-        let until = until.filter(|_| self.hung().is_none()).map_or(0, micros);
+        let opens = !self.suspected.load(Ordering::Acquire) && self.hung().is_none();
+        let until = until.filter(|_| opens).map_or(0, micros);
         let before = self.until.swap(until, Ordering::AcqRel);
         if until < before {
             self.closings.notify_waiters();

@@ -145,7 +145,9 @@ async fn run(
     let server_fence: &ServerFence = &config.server_fence;
     let mut threads = config.threads.clone();
     threads.push(("coordinator".to_owned(), fence.coordinating.clone()));
-    let mut watchdog = Watchdog::new(config.lease_duration, threads.len());
+    let late = config.in_hand();
+    let mut watchdog = Watchdog::new(config.lease_duration, late, threads.len());
+    let mut suspected_since = None;
     let mut giving_up: Option<GivingUp> = None;
     let mut request = None;
     // The announcements that the write under way carries.
@@ -166,6 +168,11 @@ async fn run(
             fence.set_until(None);
             inputs.push(RenewalInput::Gap);
         }
+        suspected_since = match found.suspected {
+            true => suspected_since.or(Some(now)),
+            false => None,
+        };
+        fence.suspect(found.suspected);
         // What must be closed is: from here on time alone may close it.
         fence.watched(now);
         if let Some(hung) = found.hung.filter(|_| giving_up.is_none()) {
@@ -176,7 +183,8 @@ async fn run(
                 "a thread hangs: this replica releases its Lease, so that others take its ranges, and aborts"
             );
             fence.hangs(format!("thread {thread} has not run for {still} ms"));
-            giving_up = Some(GivingUp::from(now, fence.in_hand()));
+            let closed = suspected_since.unwrap_or(now);
+            giving_up = Some(GivingUp::from(closed, now, late));
         }
         if let Some(last) = &mut giving_up {
             match last.step(now, fence.is_still(), &renewal.own().phase) {
@@ -288,10 +296,11 @@ enum Step {
 }
 
 impl GivingUp {
-    fn from(now: Time, late: Time) -> Self {
+    fn from(closed: Time, now: Time, late: Time) -> Self {
+        let still_at = closed + late;
         Self {
-            still_at: now + late,
-            end_at: now + late + GIVING_UP_MAX,
+            still_at,
+            end_at: still_at.max(now) + GIVING_UP_MAX,
             released: false,
         }
     }
@@ -362,7 +371,7 @@ mod tests {
     fn a_lease_is_given_up_when_nothing_of_it_is_in_the_servers_hands() {
         let ms = Duration::from_millis;
         let held = OwnPhase::Held;
-        let begin = || GivingUp::from(ms(10_000), ms(2_000));
+        let begin = || GivingUp::from(ms(10_000), ms(10_000), ms(2_000));
         // Nothing is in flight: at once, and once.
         let mut last = begin();
         assert_eq!(last.step(ms(10_000), true, &held), Step::Releases);
@@ -376,6 +385,10 @@ mod tests {
         assert_eq!(last.step(ms(13_980), false, &held), Step::Waits);
         // The API server does not answer either.
         assert_eq!(last.step(ms(14_000), false, &held), Step::Ends);
+        // Nothing was sent for two seconds before it was certain.
+        let mut last = GivingUp::from(ms(8_000), ms(10_000), ms(2_000));
+        assert_eq!(last.step(ms(10_000), false, &held), Step::Releases);
+        assert_eq!(last.step(ms(12_000), false, &held), Step::Ends);
         // Somebody has evicted it, or has its name.
         let taken = OwnPhase::NameTaken("b1".to_owned());
         assert_eq!(begin().step(ms(10_000), false, &taken), Step::Ends);

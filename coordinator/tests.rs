@@ -410,6 +410,13 @@ async fn a_fence_over_a_hung_thread_does_not_open_again() {
     let fence = Fence::new(4, Duration::from_secs(2));
     fence.set_epoch(1, Some(3));
     fence.set_until(Some(fence.now() + Duration::from_secs(60)));
+    fence.suspect(true);
+    assert_eq!(fence.check(1, 3), Err(Fenced::Closed));
+    fence.set_until(Some(fence.now() + Duration::from_secs(60)));
+    assert_eq!(fence.check(1, 3), Err(Fenced::Closed), "it may hang");
+    fence.suspect(false);
+    fence.set_until(Some(fence.now() + Duration::from_secs(60)));
+    assert_eq!(fence.check(1, 3), Ok(()), "it was long at something");
     fence.hangs("thread ranges-0 has not run for 5000 ms".to_owned());
     fence.set_until(Some(fence.now() + Duration::from_secs(60)));
     assert_eq!(fence.check(1, 3), Err(Fenced::Closed));

@@ -30,6 +30,8 @@ pub struct Hung {
 pub struct Findings {
     /// This process did not run for so long.
     pub gap: Option<Time>,
+    /// Whether a thread may hang: nothing is to be sent, so that nothing is in flight once that is certain.
+    pub suspected: bool,
     /// The thread that has been still longest, if that is too long.
     pub hung: Option<Hung>,
 }
@@ -43,15 +45,18 @@ struct Stillness {
 /// Compares what it sees with what it saw.
 #[derive(Clone, Debug)]
 pub struct Watchdog {
+    suspected_from: Time,
     limit: Time,
     checked: Option<Time>,
     threads: Vec<Stillness>,
 }
 
 impl Watchdog {
-    /// For this number of threads, each of which may be still for less than `limit`.
-    pub fn new(limit: Time, threads: usize) -> Self {
+    /// For this number of threads, each of which may be still for less than `limit`, and is suspected `late`
+    /// before: how long a request that was sent may still be executed.
+    pub fn new(limit: Time, late: Time, threads: usize) -> Self {
         Self {
+            suspected_from: limit.saturating_sub(late),
             limit,
             checked: None,
             threads: vec![Stillness::default(); threads],
@@ -84,13 +89,18 @@ impl Watchdog {
         }
         let longest = self.threads.iter().enumerate().rev();
         let longest = longest.max_by_key(|(_, thread)| thread.still);
+        let suspected = longest.is_some_and(|(_, thread)| thread.still >= self.suspected_from);
         let hung = longest
             .filter(|(_, thread)| thread.still >= self.limit)
             .map(|(thread, stillness)| Hung {
                 thread,
                 still: stillness.still,
             });
-        Findings { gap, hung }
+        Findings {
+            gap,
+            suspected,
+            hung,
+        }
     }
 }
 
@@ -100,6 +110,7 @@ mod tests {
     use crate::mutation::{self, Mutation};
 
     const LIMIT: Time = Time::from_secs(5);
+    const LATE: Time = Time::from_secs(2);
     const EVERY: u64 = 250;
 
     fn ms(ms: u64) -> Time {
@@ -128,7 +139,7 @@ mod tests {
 
     /// The first verdict and all gaps within a minute.
     fn run(case: &Case) -> (Option<u64>, Vec<u64>) {
-        let mut watchdog = Watchdog::new(LIMIT, 2);
+        let mut watchdog = Watchdog::new(LIMIT, LATE, 2);
         let (mut beat, mut waited, mut worked) = (0, 0, 0);
         let (mut hung, mut gaps) = (None, Vec::new());
         for now in (0..60_000).step_by(EVERY as usize) {
@@ -294,7 +305,7 @@ mod tests {
 
     #[test]
     fn of_several_the_longest_still_is_named() {
-        let mut watchdog = Watchdog::new(LIMIT, 3);
+        let mut watchdog = Watchdog::new(LIMIT, LATE, 3);
         let sign = |beat| Sign {
             beat: Some(beat),
             waited: Time::ZERO,
@@ -311,6 +322,36 @@ mod tests {
                 still: Time::from_secs(6)
             })
         );
+    }
+
+    #[test]
+    fn nothing_is_sent_in_the_last_seconds_before_a_hang_is_certain() {
+        let mut watchdog = Watchdog::new(LIMIT, LATE, 1);
+        let mut found = |now, beat| {
+            let sign = Sign {
+                beat: Some(beat),
+                waited: Time::ZERO,
+            };
+            let found = watchdog.check(ms(now), &[sign]);
+            (found.suspected, found.hung.is_some())
+        };
+        for (now, beat, expected) in [
+            (0, 1, (false, false)),
+            (1_000, 1, (false, false)),
+            (2_000, 1, (false, false)),
+            (2_900, 1, (false, false)),
+            (3_000, 1, (true, false)),
+            (4_000, 1, (true, false)),
+            // A long plan is over.
+            (4_900, 2, (false, false)),
+            (5_900, 2, (false, false)),
+            (6_900, 2, (false, false)),
+            (7_900, 2, (true, false)),
+            (8_900, 2, (true, false)),
+            (9_900, 2, (true, true)),
+        ] {
+            assert_eq!(found(now, beat), expected, "at {now} ms");
+        }
     }
 
     #[test]

@@ -174,7 +174,8 @@ impl Currency {
         for (at, (lag, progress)) in self.resources.iter_mut().zip(resources).enumerate() {
             let stuck = lag.check(now, *progress);
             stale |= stuck >= STALE_AFTER_LIST;
-            if stuck > worst.1 {
+            // Of several the one that explains the others.
+            if stuck > worst.1 && of_all < CONNECT_AFTER {
                 worst = (Standstill::Resource(at), stuck);
             }
             let again = lag.listed.is_none_or(|at| now >= at + LIST_AGAIN_AFTER);
