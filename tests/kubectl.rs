@@ -82,22 +82,18 @@ impl Plugin {
     ) -> Result<()> {
         let begun = Instant::now();
         let words = ["explain", object, "-n", namespace];
-        let found = until(
-            &format!("{object} is explained"),
-            FOUND_WITHIN,
-            POLL,
-            || async {
-                let said = self.run(replica, &words).await?;
-                let missing = parts.iter().find(|part| !said.out.contains(**part));
-                ensure!(
-                    missing.is_none(),
-                    "no {missing:?} in {}{}",
-                    said.out,
-                    said.err
-                );
-                Ok(Some(said))
-            },
-        );
+        let what = format!("{object} is explained");
+        let found = until(&what, FOUND_WITHIN, POLL, || async {
+            let said = self.run(replica, &words).await?;
+            let missing = parts.iter().find(|part| !said.out.contains(**part));
+            ensure!(
+                missing.is_none(),
+                "no {missing:?} in {}{}",
+                said.out,
+                said.err
+            );
+            Ok(Some(said))
+        });
         let said = found.await?;
         ensure!(said.code == 0, "exit code {}", said.code);
         println!(
