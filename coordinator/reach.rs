@@ -74,7 +74,7 @@ fn others(view: &View) -> Vec<(Holder, String)> {
 }
 
 /// The members of one round, from those after the last one of the round before on.
-fn some(members: Vec<(Holder, String)>, after: &str) -> Vec<(Holder, String)> {
+fn some(members: &[(Holder, String)], after: &str) -> Vec<(Holder, String)> {
     let from = members.partition_point(|(holder, _)| *holder.name <= *after);
     let (before, behind) = members.split_at(from);
     let all = behind.iter().chain(before);
@@ -90,7 +90,7 @@ pub(crate) async fn compare(
     let mut last = String::new();
     loop {
         tokio::time::sleep(COMPARES_EVERY).await;
-        let members = some(others(&view.borrow()), &last);
+        let members = some(&others(&view.borrow()), &last);
         if let Some((holder, _)) = members.last() {
             last.clone_from(&holder.name);
         }
@@ -215,14 +215,14 @@ mod tests {
         let mut last = String::new();
         let rounds: Vec<Vec<String>> = (0..3)
             .map(|_| {
-                let round = some(members.clone(), &last);
+                let round = some(&members, &last);
                 let names: Vec<String> = round.into_iter().map(|(to, _)| to.name).collect();
                 last.clone_from(names.last().unwrap());
                 names
             })
             .collect();
         assert_eq!(rounds, [["b", "c"], ["d", "b"], ["c", "d"]]);
-        assert_eq!(some(members[..1].to_vec(), "b").len(), 1);
-        assert!(some(Vec::new(), "b").is_empty());
+        assert_eq!(some(&members[..1], "b").len(), 1);
+        assert!(some(&[], "b").is_empty());
     }
 }

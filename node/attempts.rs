@@ -107,7 +107,7 @@ impl Attempts {
     /// Adds an attempt. `failures` counts those in a row, this one included; 0: the key has recovered.
     pub fn record(
         &mut self,
-        place: Place,
+        place: &Place,
         range: RangeId,
         failures: u32,
         attempt: Attempt,
@@ -115,8 +115,8 @@ impl Attempts {
     ) {
         self.let_go(now);
         let attempt = bounded(attempt);
-        if !self.keys.contains_key(&place) && self.keys.len() >= KEYS_MAX {
-            self.drop_one(&place);
+        if !self.keys.contains_key(place) && self.keys.len() >= KEYS_MAX {
+            self.drop_one(place);
         }
         let kept = self.keys.entry(place.clone()).or_insert_with(|| Kept {
             range,
@@ -141,7 +141,7 @@ impl Attempts {
         kept.last = now;
         kept.range = range;
         self.bytes += std::mem::take(&mut bytes);
-        while self.bytes > BYTES_MAX && self.drop_one(&place) {}
+        while self.bytes > BYTES_MAX && self.drop_one(place) {}
     }
 
     /// Forgets the oldest but `spared`, a recovered one if there is any; whether there was one.
@@ -252,7 +252,7 @@ mod tests {
         let mut all = Attempts::default();
         for count in 1..=12 {
             let now = at(u64::from(count));
-            all.record(place("web"), 3, count, attempt(&format!("{count}")), now);
+            all.record(&place("web"), 3, count, attempt(&format!("{count}")), now);
         }
         let told = all.of(&place("web")).unwrap();
         assert_eq!((told.failures, told.attempts.len()), (12, ATTEMPTS_MAX));
@@ -260,11 +260,11 @@ mod tests {
             (&*told.attempts[0].error, &*told.attempts[9].error),
             ("3", "12")
         );
-        all.record(place("web"), 3, 0, attempt(""), at(13));
+        all.record(&place("web"), 3, 0, attempt(""), at(13));
         assert_eq!(all.of(&place("web")).unwrap().failures, 0);
         assert_eq!(all.all("", 5, at(14)).0.len(), 1);
         // Ten minutes later it is forgotten, and with it every byte.
-        all.record(place("api"), 3, 1, attempt("x"), at(700));
+        all.record(&place("api"), 3, 1, attempt("x"), at(700));
         assert_eq!(all.of(&place("web")), None);
         all.lost(3);
         assert_eq!((all.keys.len(), all.bytes, all.forgotten()), (0, 0, 0));
@@ -277,16 +277,16 @@ mod tests {
             let name = format!("k{number}");
             let failures = u32::from(number != 7);
             all.record(
-                place(&name),
+                &place(&name),
                 1,
                 failures,
                 attempt("x"),
                 at(number as u64 / 10),
             );
         }
-        all.record(place("new"), 1, 1, attempt("x"), at(100));
+        all.record(&place("new"), 1, 1, attempt("x"), at(100));
         assert_eq!(all.of(&place("k7")), None, "it had recovered");
-        all.record(place("newer"), 1, 1, attempt("x"), at(100));
+        all.record(&place("newer"), 1, 1, attempt("x"), at(100));
         assert!((0..10).any(|number| all.of(&place(&format!("k{number}"))).is_none()));
         assert_eq!((all.keys.len(), all.forgotten()), (KEYS_MAX, 2));
         // The bound in bytes holds too, and what is said is cut at a character's end.
@@ -294,7 +294,7 @@ mod tests {
         for number in 0..KEYS_MAX {
             for count in 1..=10 {
                 let place = place(&format!("k{number}"));
-                all.record(place, 1, count, attempt(&long), at(200));
+                all.record(&place, 1, count, attempt(&long), at(200));
             }
         }
         assert!(all.bytes <= BYTES_MAX, "{}", all.bytes);
@@ -307,9 +307,9 @@ mod tests {
     fn those_that_fail_most_are_said_first() {
         let mut all = Attempts::default();
         for (name, failures) in [("a", 1), ("b", 5), ("c", 0), ("d", 5)] {
-            all.record(place(name), 1, failures, attempt("x"), at(1));
+            all.record(&place(name), 1, failures, attempt("x"), at(1));
         }
-        all.record((0, Key::cluster("node")), 2, 9, attempt("x"), at(1));
+        all.record(&(0, Key::cluster("node")), 2, 9, attempt("x"), at(1));
         let names = |namespace: &str, limit| {
             let (told, omitted) = all.all(namespace, limit, at(2));
             let names: Vec<String> = told.iter().map(|one| one.key.name.to_string()).collect();

@@ -1055,7 +1055,7 @@ impl Range {
         let kept = (unit.index, done.key.clone());
         shared
             .attempts()
-            .record(kept, range, failures, attempt, now);
+            .record(&kept, range, failures, attempt, now);
     }
 
     /// What is busy.
@@ -1299,7 +1299,7 @@ impl Range {
             let failures = state.failures.max(1);
             self.shared
                 .attempts()
-                .record(place, range, failures, attempt, now);
+                .record(&place, range, failures, attempt, now);
         }
     }
 

@@ -849,14 +849,11 @@ async fn verbosity(
 ///
 /// # Errors
 /// Another word.
-fn is_for_fleet(query: &HashMap<String, String>) -> Result<bool, Response> {
+fn is_for_fleet(query: &HashMap<String, String>) -> Result<bool, String> {
     match query.get("scope").map(String::as_str) {
         None | Some("replica") => Ok(false),
         Some("fleet") => Ok(true),
-        Some(other) => Err(plain(
-            StatusCode::BAD_REQUEST,
-            format!("scope {other:?} is neither fleet nor replica\n"),
-        )),
+        Some(other) => Err(format!("scope {other:?} is neither fleet nor replica\n")),
     }
 }
 
@@ -864,7 +861,7 @@ async fn shards(State(sources): Shared, Query(query): Query<HashMap<String, Stri
     match is_for_fleet(&query) {
         Ok(true) => json_text(&sources.debug.fleet_shards().await),
         Ok(false) => json_text(&sources.debug.shards()),
-        Err(wrong) => wrong,
+        Err(wrong) => plain(StatusCode::BAD_REQUEST, wrong),
     }
 }
 
@@ -883,7 +880,7 @@ async fn explain(
 ) -> Response {
     let is_for_fleet = match is_for_fleet(&query) {
         Ok(is_for_fleet) => is_for_fleet,
-        Err(wrong) => return wrong,
+        Err(wrong) => return plain(StatusCode::BAD_REQUEST, wrong),
     };
     let rights = OfCaller::of(&sources, caller);
     let mut given = |name: &str| query.remove(name);
