@@ -28,6 +28,7 @@ use anyhow::{Result, ensure};
 use harness::{Fleet, run_test};
 
 pub(crate) use compare::{Difference, outcomes};
+pub(crate) use expected::reason;
 pub(crate) use normal::{Normal, text_at};
 pub(crate) use run::{Outcome, Side, Snapshot};
 pub(crate) use scenario::{Among, Scenario, filled, swaps};

@@ -124,21 +124,29 @@ pub(super) async fn at_rest(control_plane: &ControlPlane) -> Result<Snapshot> {
     }
 }
 
+/// Where an object comes in the order of learning: the rank of its kind, and its number among its owner's.
+fn place(object: &Value) -> (u8, i64) {
+    match text_at(object, "/kind") {
+        "ReplicaSet" => {
+            let revision = "/metadata/annotations/deployment.kubernetes.io~1revision";
+            (0, text_at(object, revision).parse().unwrap_or(0))
+        }
+        "ControllerRevision" => (0, object["revision"].as_i64().unwrap_or(0)),
+        "Job" => {
+            let created = text_at(object, "/metadata/creationTimestamp");
+            let created = created.parse::<jiff::Timestamp>();
+            (0, created.map_or(0, jiff::Timestamp::as_second))
+        }
+        "Pod" => (1, 0),
+        _ => (2, 0),
+    }
+}
+
 fn snapshot(all: &[Value]) -> Snapshot {
     let mut normal = Normal::default();
-    // Pods are named after the ReplicaSets that own them, and these are distinguished by their revisions.
-    let revision = |object: &Value| -> i64 {
-        match text_at(object, "/kind") {
-            "ReplicaSet" => {
-                let revision = "/metadata/annotations/deployment.kubernetes.io~1revision";
-                text_at(object, revision).parse().unwrap_or(0)
-            }
-            "ControllerRevision" => object["revision"].as_i64().unwrap_or(0),
-            _ => i64::MAX,
-        }
-    };
+    // Owners before what is named after them, and those of one owner in the order in which it made them.
     let mut in_order: Vec<&Value> = all.iter().collect();
-    in_order.sort_by_key(|object| revision(object));
+    in_order.sort_by_key(|object| place(object));
     for object in in_order {
         normal.learn(object);
     }
@@ -159,6 +167,9 @@ const OWN: [&str; 6] = [
     "requestheader-client-ca-file",
     "externalName",
 ];
+
+/// What `kubectl apply` has applied.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// What follows from chance, from the order in which things happened, or from their number.
 fn plain(object: &mut Value) {
@@ -186,48 +197,86 @@ fn plain(object: &mut Value) {
     if let Some(Value::Array(conditions)) = object.pointer_mut("/status/conditions") {
         conditions.sort_by_key(|one| text_at(one, "/type").to_owned());
     }
-    own(object);
+    // The API server and the server of metrics listen where a port was free.
+    let of_a_server = ["default", "kube-system"].contains(&text_at(object, "/metadata/namespace"))
+        || kind == "APIService";
+    own(object, of_a_server);
 }
 
-/// Replaces [`OWN`] fields and names of volumes.
-fn own(value: &mut Value) {
+/// Replaces [`OWN`] fields and names of volumes, and ports if so said.
+fn own(value: &mut Value, ports: bool) {
     match value {
         Value::Object(map) => {
             for (key, value) in map {
-                match OWN.contains(&key.as_str()) {
-                    true => *value = json!(format!("<{key}>")),
-                    false => own(value),
+                let is_port = ports && ["port", "targetPort"].contains(&key.as_str());
+                if OWN.contains(&key.as_str()) || is_port && value.is_number() {
+                    *value = json!(format!("<{key}>"));
+                    continue;
                 }
+                // The object once more, as a text.
+                let applied = match &*value {
+                    Value::String(text) if key == LAST_APPLIED => serde_json::from_str(text).ok(),
+                    _ => None,
+                };
+                if let Some(applied) = applied {
+                    *value = applied;
+                }
+                own(value, ports);
             }
         }
-        Value::Array(values) => values.iter_mut().for_each(own),
+        Value::Array(values) => values.iter_mut().for_each(|value| own(value, ports)),
         Value::String(text) => {
-            let volume = VOLUMES.iter().find(|class| {
-                let number = text
-                    .strip_prefix(**class)
-                    .and_then(|rest| rest.strip_prefix('-'));
-                number.is_some_and(|number| number.parse::<u16>().is_ok())
-            });
-            if let Some(class) = volume {
-                *text = format!("<{class}>");
+            for class in VOLUMES {
+                *text = without_number(text, class);
             }
         }
         _ => {}
     }
 }
 
+/// A text in which volumes of a class, `disk-3`, have no number. Which of them a claim gets is chance, and
+/// their names are in their uids' places too.
+fn without_number(text: &str, class: &str) -> String {
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    let name = |word: &str| {
+        let number = word
+            .strip_prefix(class)
+            .and_then(|rest| rest.strip_prefix('-'));
+        match number.is_some_and(|number| number.parse::<u16>().is_ok()) {
+            true => format!("<{class}>"),
+            false => word.to_owned(),
+        }
+    };
+    text.split_inclusive(|c| !is_of_name(c))
+        .map(|piece| match piece.char_indices().next_back() {
+            Some((at, last)) if !is_of_name(last) => format!("{}{last}", name(&piece[..at])),
+            _ => name(piece),
+        })
+        .collect()
+}
+
 #[test]
 fn two_ends_that_differ_by_chance_alone_are_the_same() {
-    let end = |hash: &str, generation: u32, disk: u32, uid: &str| {
+    let end = |hash: &str, generation: u32, disk: u32, minute: u32, port: u32, uids: [&str; 2]| {
         let set = format!("web-{hash}");
+        let (job, volume) = (format!("minutely-{minute}"), format!("disk-{disk}"));
         vec![
-            json!({"kind": "ReplicaSet", "metadata": {"name": set, "generation": generation, "uid": uid,
+            json!({"kind": "ReplicaSet", "metadata": {"name": set, "generation": generation, "uid": uids[0],
                 "labels": {"pod-template-hash": hash}, "managedFields": [{"time": generation}],
                 "annotations": {"deployment.kubernetes.io/revision": "3", "deployment.kubernetes.io/max-replicas": "5"},
                 "ownerReferences": [{"controller": true, "kind": "Deployment", "name": "web"}]},
                 "spec": {"replicas": 0}, "status": {"observedGeneration": generation}}),
-            json!({"kind": "PersistentVolumeClaim", "metadata": {"name": "data"},
-                "spec": {"volumeName": format!("disk-{disk}")}}),
+            json!({"kind": "PersistentVolumeClaim", "metadata": {"name": "data"}, "spec": {"volumeName": volume}}),
+            json!({"kind": "PersistentVolume", "metadata": {"name": volume, "uid": uids[1]}}),
+            // In the order in which they are listed.
+            json!({"kind": "Pod", "metadata": {"name": format!("{job}-x2b4c"), "generateName": format!("{job}-"),
+                "ownerReferences": [{"controller": true, "kind": "Job", "name": job}]},
+                "status": {"phase": "Succeeded"}}),
+            json!({"kind": "Job", "metadata": {"name": job, "creationTimestamp": "2026-01-01T00:00:00Z",
+                "ownerReferences": [{"controller": true, "kind": "CronJob", "name": "minutely"}]}}),
+            json!({"kind": "Endpoints", "metadata": {"name": "kubernetes", "namespace": "default",
+                "annotations": {LAST_APPLIED: json!({"port": port}).to_string()}},
+                "subsets": [{"ports": [{"port": port}]}]}),
         ]
     };
     let uids = [
@@ -235,8 +284,8 @@ fn two_ends_that_differ_by_chance_alone_are_the_same() {
         "0d9d2f2e-6b9c-4a2e-8a55-6f0f5bd69d10",
     ];
     let (one, other) = (
-        end("5d59d67564", 7, 1, uids[0]),
-        end("77f5b8d9c6", 4, 3, uids[1]),
+        end("5d59d67564", 7, 1, 29_000_001, 40_001, uids),
+        end("77f5b8d9c6", 4, 3, 29_000_070, 40_002, [uids[1], uids[0]]),
     );
     assert_eq!(snapshot(&one).objects, snapshot(&other).objects);
     let mut late = other.clone();
@@ -245,4 +294,21 @@ fn two_ends_that_differ_by_chance_alone_are_the_same() {
     assert_eq!(restless(&other), Vec::<String>::new());
     let pod = json!({"kind": "Pod", "metadata": {"name": "a"}, "status": {"phase": "Pending"}});
     assert_eq!(restless(&[pod]), ["Pod a is Pending"]);
+}
+
+#[test]
+fn volumes_lose_their_numbers_and_nothing_else_does() {
+    for (text, plain) in [
+        ("disk-3", "<disk>"),
+        (
+            "<uid of PersistentVolume disk-3>",
+            "<uid of PersistentVolume <disk>>",
+        ),
+        ("disk-db-0", "disk-db-0"),
+        ("a-disk-3", "a-disk-3"),
+        ("disk-", "disk-"),
+        ("disk-3, disk-4", "<disk>, <disk>"),
+    ] {
+        assert_eq!(without_number(text, "disk"), plain, "{text}");
+    }
 }

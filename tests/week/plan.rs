@@ -71,6 +71,9 @@ pub(super) enum Deed {
     Metric(u32),
     /// The node falls silent.
     Silence(String),
+    /// The manager has found it unreachable: after more than its grace period where a replica that was killed
+    /// or an outage of the API server has restarted the measurement.
+    Unreachable(String),
     /// It has its kubelet again.
     Wake(String),
     /// A node as new.
@@ -121,6 +124,11 @@ pub(super) fn lists(seed: u64, length: Duration) -> Vec<List> {
 }
 
 fn deployment(namespace: &str, name: &str, replicas: u32, strategy: &str) -> Value {
+    // A pod on a silent node would hold all up, and which revisions there were would follow from its place.
+    let place = match strategy {
+        "Recreate" => json!({"nodeSelector": {STEADY: "true"}}),
+        _ => json!({}),
+    };
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment",
         "metadata": {"name": name, "namespace": namespace},
@@ -129,7 +137,7 @@ fn deployment(namespace: &str, name: &str, replicas: u32, strategy: &str) -> Val
             "revisionHistoryLimit": 3,
             "strategy": {"type": strategy},
             "selector": {"matchLabels": {"app": name}},
-            "template": template(name, &json!({})),
+            "template": template(name, &place),
         },
     })
 }
@@ -210,8 +218,18 @@ fn webs(random: &mut StdRng, count: usize, list: usize) -> Vec<Deed> {
             "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": name}}},
         })));
     }
+    // Where all pods go before others come, a template that follows another at once has no ReplicaSet, or has
+    // one: which revisions there were would follow from a pod's last second.
+    let is_over = |at: usize, replicas: u32| match strategy(at) {
+        "Recreate" => {
+            let updated = ("/status/updatedReplicas", json!(replicas));
+            facts("Deployment", &names[at], &[updated])
+        }
+        _ => Vec::new(),
+    };
     // The newest template of each, and the one before, since it was made last.
     let mut templates = [(0, None), (0, None)];
+    let mut sizes = [3, 3];
     for number in 1..=count {
         let at = random.random_range(0..2);
         let name = &names[at];
@@ -224,14 +242,17 @@ fn webs(random: &mut StdRng, count: usize, list: usize) -> Vec<Deed> {
                     name,
                     json!({"spec": {"replicas": replicas}}),
                 ));
+                sizes[at] = replicas;
             }
             3..6 => {
                 deeds.push(change("Deployment", name, rolled_out(number)));
+                deeds.extend(is_over(at, sizes[at]));
                 templates[at] = (number, Some(newest));
             }
             6 => {
                 let Some(before) = before else { continue };
                 deeds.push(change("Deployment", name, rolled_out(before)));
+                deeds.extend(is_over(at, sizes[at]));
                 templates[at] = (before, Some(newest));
             }
             7 => {
@@ -246,6 +267,7 @@ fn webs(random: &mut StdRng, count: usize, list: usize) -> Vec<Deed> {
                     name,
                     json!({"spec": {"paused": false}}),
                 ));
+                deeds.extend(is_over(at, sizes[at]));
                 templates[at] = (number, Some(newest));
             }
             8 => {
@@ -256,6 +278,7 @@ fn webs(random: &mut StdRng, count: usize, list: usize) -> Vec<Deed> {
                 again["spec"]["template"]["metadata"]["annotations"] =
                     json!({"week": number.to_string()});
                 deeds.push(Deed::Create(again));
+                sizes[at] = 4;
                 templates[at] = (number, None);
             }
             _ => {
@@ -613,7 +636,11 @@ fn nodes(random: &mut StdRng, length: Duration) -> Vec<Deed> {
     while passed + SILENCE + BETWEEN_NODES <= length {
         let number = random.random_range(NODES_STEADY..NODES);
         let name = format!("node-{number}");
-        deeds.extend([Deed::Silence(name.clone()), Deed::Pause(SILENCE)]);
+        deeds.extend([
+            Deed::Silence(name.clone()),
+            Deed::Pause(SILENCE),
+            Deed::Unreachable(name.clone()),
+        ]);
         if turn % 2 == 1 {
             deeds.push(Deed::Delete {
                 kind: "Node",

@@ -141,9 +141,14 @@ impl World {
         let mut object = object.clone();
         let owner = object.pointer("/metadata/ownerReferences/0").cloned();
         if let Some(owner) = owner {
-            let of = self.get(text(&owner, "/kind"), namespace, text(&owner, "/name"));
-            let uid = of.await?["metadata"]["uid"].clone();
-            ensure!(uid.is_string(), "there is no {owner}");
+            let (kind, name) = (text(&owner, "/kind"), text(&owner, "/name"));
+            let uid = insist("its owner", async || {
+                let of = self.get(kind, namespace, name).await?;
+                let uid = of["metadata"]["uid"].clone();
+                ensure!(uid.is_string(), "there is no {owner}");
+                Ok(uid)
+            })
+            .await?;
             object["metadata"]["ownerReferences"][0]["uid"] = uid;
         }
         let what = format!("making {kind} {}", text(&object, "/metadata/name"));
@@ -208,6 +213,19 @@ impl World {
     async fn is_ready(&self, node: &str) -> Result<()> {
         self.becomes("Node", "", node, "/spec/taints", &Value::Null)
             .await
+    }
+
+    /// Waits until the manager has tainted a node that is silent.
+    async fn is_unreachable(&self, node: &str) -> Result<()> {
+        let what = format!("{node} is unreachable");
+        until(&what, LIMIT, POLL, || async {
+            let object = self.get("Node", "", node).await?;
+            let taints = object["spec"]["taints"].as_array().into_iter().flatten();
+            let mut found = taints.map(|taint| text(taint, "/key"));
+            let is_so = found.any(|key| key == "node.kubernetes.io/unreachable");
+            Ok(is_so.then_some(()))
+        })
+        .await
     }
 
     /// Takes away the volumes of claims alone that are released, and provides them again.
@@ -378,6 +396,7 @@ impl World {
                 Ok(())
             }
             Deed::Silence(node) => self.label(node, NO_KUBELET, json!("none")).await,
+            Deed::Unreachable(node) => self.is_unreachable(node).await,
             Deed::Wake(node) => {
                 self.label(node, NO_KUBELET, Value::Null).await?;
                 self.is_ready(node).await
