@@ -871,7 +871,7 @@ impl Handle {
         self.0.shared.refusals.counts()
     }
 
-    /// Asks what goes on inside another member: JSON, as its node answers it.
+    /// Asks what happens inside another member: JSON, as its node answers it.
     ///
     /// # Errors
     /// In words, why there is no answer.

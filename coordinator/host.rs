@@ -70,7 +70,7 @@ pub trait RangeHost: Send + Sync + 'static {
     /// Which keys and ranges are treated with care from now on. Comes before the ranges that it names are
     /// gained.
     fn quarantine(&self, _quarantine: &Quarantine) {}
-    /// What goes on inside, for a person who asks another replica: JSON. Answered by the node's own tasks, so
+    /// What happens inside, for a person who asks another replica: JSON. Answered by the node's own tasks, so
     /// that the coordinator does not wait.
     fn inspect(
         &self,

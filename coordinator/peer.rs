@@ -109,7 +109,7 @@ pub(crate) trait Answers: Send + Sync + 'static {
     fn sights(&self) -> Vec<Sight>;
     /// The fleet as it is seen here.
     fn view(&self) -> watch::Receiver<Arc<View>>;
-    /// What goes on inside the node.
+    /// What happens inside the node.
     fn inspect(
         &self,
         asked: InspectRequest,
@@ -151,7 +151,7 @@ pub trait Calls: Send + Sync + 'static {
         address: &'a str,
         ranges: &'a [RangeId],
     ) -> Call<'a, Result<Holdings, String>>;
-    /// Asks what goes on inside a peer: JSON.
+    /// Asks what happens inside a peer: JSON.
     fn inspect<'a>(
         &'a self,
         _to: &'a Holder,

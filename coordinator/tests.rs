@@ -797,7 +797,7 @@ async fn a_peer_tells_what_it_holds_for_its_incarnation_alone() {
 }
 
 #[tokio::test]
-async fn a_proven_member_is_shown_what_goes_on_inside_within_limits() {
+async fn a_proven_member_is_shown_what_happens_inside_within_limits() {
     let asked = |limit, keys| InspectRequest {
         limit,
         keys: vec![InspectedKey::default(); keys],

@@ -51,7 +51,7 @@ pub struct Attempts {
 
 /// What is said of one key.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Told {
+pub struct Recent {
     /// The controller's place.
     pub unit: u16,
     /// The key.
@@ -191,13 +191,13 @@ impl Attempts {
     }
 
     /// Those of one key.
-    pub fn of(&self, place: &Place) -> Option<Told> {
-        self.keys.get(place).map(|kept| told(place, kept))
+    pub fn of(&self, place: &Place) -> Option<Recent> {
+        self.keys.get(place).map(|kept| recent(place, kept))
     }
 
     /// All that failed lately: those that still fail first, then by failures in a row; `namespace` empty for
     /// all. With it, how many there are beyond `limit`.
-    pub fn all(&self, namespace: &str, limit: usize, now: Monotonic) -> (Vec<Told>, usize) {
+    pub fn all(&self, namespace: &str, limit: usize, now: Monotonic) -> (Vec<Recent>, usize) {
         let mut all: Vec<_> = self
             .keys
             .iter()
@@ -208,7 +208,7 @@ impl Attempts {
         let omitted = all.len().saturating_sub(limit);
         let all = all.into_iter().take(limit);
         (
-            all.map(|(place, kept)| told(place, kept)).collect(),
+            all.map(|(place, kept)| recent(place, kept)).collect(),
             omitted,
         )
     }
@@ -219,8 +219,8 @@ impl Attempts {
     }
 }
 
-fn told(place: &Place, kept: &Kept) -> Told {
-    Told {
+fn recent(place: &Place, kept: &Kept) -> Recent {
+    Recent {
         unit: place.0,
         key: place.1.clone(),
         failures: kept.failures,
@@ -254,10 +254,10 @@ mod tests {
             let now = at(u64::from(count));
             all.record(&place("web"), 3, count, attempt(&format!("{count}")), now);
         }
-        let told = all.of(&place("web")).unwrap();
-        assert_eq!((told.failures, told.attempts.len()), (12, ATTEMPTS_MAX));
+        let recent = all.of(&place("web")).unwrap();
+        assert_eq!((recent.failures, recent.attempts.len()), (12, ATTEMPTS_MAX));
         assert_eq!(
-            (&*told.attempts[0].error, &*told.attempts[9].error),
+            (&*recent.attempts[0].error, &*recent.attempts[9].error),
             ("3", "12")
         );
         all.record(&place("web"), 3, 0, attempt(""), at(13));
@@ -299,8 +299,8 @@ mod tests {
         }
         assert!(all.bytes <= BYTES_MAX, "{}", all.bytes);
         assert!(all.forgotten() > 2);
-        let told = all.of(&place("k999")).unwrap();
-        assert!(told.attempts[0].error.len() <= TEXT_BYTES_MAX + '…'.len_utf8());
+        let recent = all.of(&place("k999")).unwrap();
+        assert!(recent.attempts[0].error.len() <= TEXT_BYTES_MAX + '…'.len_utf8());
     }
 
     #[test]
@@ -311,8 +311,8 @@ mod tests {
         }
         all.record(&(0, Key::cluster("node")), 2, 9, attempt("x"), at(1));
         let names = |namespace: &str, limit| {
-            let (told, omitted) = all.all(namespace, limit, at(2));
-            let names: Vec<String> = told.iter().map(|one| one.key.name.to_string()).collect();
+            let (recent, omitted) = all.all(namespace, limit, at(2));
+            let names: Vec<String> = recent.iter().map(|one| one.key.name.to_string()).collect();
             (names.join(" "), omitted)
         };
         assert_eq!(names("", 10), ("node b d a c".to_owned(), 0));

@@ -162,8 +162,8 @@ async fn exhaust_a_quota(control_plane: &ControlPlane) -> Result<String> {
         "jsonpath={.status.hard.pods}",
     ];
     until("the quota is in force", PATIENCE, POLL, || async {
-        let told = control_plane.kubectl(&args).await?;
-        Ok((told == "1").then_some(()))
+        let answer = control_plane.kubectl(&args).await?;
+        Ok((answer == "1").then_some(()))
     })
     .await?;
     apply(control_plane, &namespace, &deployment(3)).await?;
@@ -331,11 +331,11 @@ fn an_operator_finds_three_planted_faults_by_explain_alone() {
             ];
             operator.finds(replica, "job/pi", &right, &parts).await?;
         }
-        let told = operator
+        let answer = operator
             .json(&replicas[0], &["explain", "job/pi", "-n", &right])
             .await?;
-        ensure!(told["schema"] == "manifold.dev/explain/v1", "{told}");
-        let key = &told["keys"][0];
+        ensure!(answer["schema"] == "manifold.dev/explain/v1", "{answer}");
+        let key = &answer["keys"][0];
         ensure!(
             key["blocker"]["kind"] == "missing-right" && key["attempts"][0]["code"] == 403,
             "{key}"
@@ -404,23 +404,18 @@ fn an_operator_finds_three_planted_faults_by_explain_alone() {
         control_plane
             .kubectl(&["delete", "quota", "few", "-n", &quota])
             .await?;
-        until(
-            "the history tells of the recovery",
-            PATIENCE,
-            POLL,
-            || async {
-                let said = operator
-                    .run(&replicas[0], &["history", "-n", &quota])
-                    .await?;
-                ensure!(
-                    said.out.contains("it has recovered"),
-                    "{}{}",
-                    said.out,
-                    said.err
-                );
-                Ok(Some(()))
-            },
-        )
+        until("the history has the recovery", PATIENCE, POLL, || async {
+            let said = operator
+                .run(&replicas[0], &["history", "-n", &quota])
+                .await?;
+            ensure!(
+                said.out.contains("it has recovered"),
+                "{}{}",
+                said.out,
+                said.err
+            );
+            Ok(Some(()))
+        })
         .await?;
         Ok(())
     });

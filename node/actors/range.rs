@@ -341,7 +341,7 @@ pub struct Stop;
 /// What is busy?
 #[derive(Message)]
 #[rtype(result = "Survey")]
-pub struct Look {
+pub struct Sample {
     /// The busiest keys that are named, at most.
     pub keys_max: usize,
     /// Keys of this namespace alone; empty for all.
@@ -1059,9 +1059,9 @@ impl Range {
     }
 
     /// What is busy.
-    fn survey(&self, look: &Look) -> Survey {
+    fn survey(&self, sample: &Sample) -> Survey {
         let now = self.now();
-        let wanted = |key: &Key| look.namespace.is_empty() || key.namespace == *look.namespace;
+        let wanted = |key: &Key| sample.namespace.is_empty() || key.namespace == *sample.namespace;
         let mut survey = Survey::default();
         for (at, lane) in self.lanes.iter() {
             let mut busy = Busy {
@@ -1084,7 +1084,7 @@ impl Range {
         survey
             .keys
             .sort_by(|(.., one), (.., other)| other.rate.total_cmp(&one.rate));
-        survey.keys.truncate(look.keys_max);
+        survey.keys.truncate(sample.keys_max);
         survey
     }
 
@@ -1282,8 +1282,8 @@ impl Range {
         if known.is_none_or(|known| !known.unhappy) {
             return Vec::new();
         }
-        let told = self.shared.attempts().of(&(unit.index, key.clone()));
-        let packed = told.and_then(|told| serde_json::to_vec(&told.attempts).ok());
+        let recent = self.shared.attempts().of(&(unit.index, key.clone()));
+        let packed = recent.and_then(|recent| serde_json::to_vec(&recent.attempts).ok());
         packed.unwrap_or_default()
     }
 
@@ -1679,10 +1679,10 @@ impl Handler<Stop> for Range {
     }
 }
 
-impl Handler<Look> for Range {
-    type Result = MessageResult<Look>;
-    fn handle(&mut self, look: Look, _: &mut Context<Self>) -> Self::Result {
-        MessageResult(self.survey(&look))
+impl Handler<Sample> for Range {
+    type Result = MessageResult<Sample>;
+    fn handle(&mut self, sample: Sample, _: &mut Context<Self>) -> Self::Result {
+        MessageResult(self.survey(&sample))
     }
 }
 

@@ -729,12 +729,12 @@ fn a_write_that_may_have_landed_is_tried_ever_more_seldom() {
         rig.sim.breaks.store(true, Ordering::Relaxed);
         rig.gain_all();
         let place = (0, Key::cluster("a"));
-        let told = || rig.shared.attempts().of(&place);
+        let recent = || rig.shared.attempts().of(&place);
         until("it has failed six times in a row", || {
-            told().is_some_and(|told| told.failures >= 6)
+            recent().is_some_and(|recent| recent.failures >= 6)
         })
         .await;
-        let attempts = told().unwrap().attempts;
+        let attempts = recent().unwrap().attempts;
         assert!(
             attempts.iter().all(|one| one.result == "error"),
             "{attempts:?}"
@@ -1153,9 +1153,9 @@ fn a_handoff_loses_no_queue_entry_failure_or_memory() {
         let memory: Planned = serde_json::from_slice(key.memory.as_ref().unwrap()).unwrap();
         assert!(memory.0 > 2, "the memory travels");
         let place = (0, Key::cluster("a"));
-        let told = rig.shared.attempts().of(&place).expect("it fails");
-        assert!(told.failures >= 3, "{told:?}");
-        let first = &told.attempts[0];
+        let recent = rig.shared.attempts().of(&place).expect("it fails");
+        assert!(recent.failures >= 3, "{recent:?}");
+        let first = &recent.attempts[0];
         assert!(first.error.contains("a-0"), "{first:?}");
         assert_eq!(first.result, "error");
 
@@ -1172,10 +1172,10 @@ fn a_handoff_loses_no_queue_entry_failure_or_memory() {
             &format!("{range}@2 create serviceaccounts/a-0")
         );
         until(
-            "its attempts have come with it, and tell of its recovery",
+            "its attempts have come with it, its recovery among them",
             || {
-                let told = other.attempts().of(&place);
-                told.is_some_and(|told| told.failures == 0 && told.attempts.len() > 3)
+                let recent = other.attempts().of(&place);
+                recent.is_some_and(|recent| recent.failures == 0 && recent.attempts.len() > 3)
             },
         )
         .await;

@@ -15,7 +15,7 @@ use peer_proto::{InspectRequest, Question};
 use serde_json::Value;
 
 use crate::{
-    actors::range::{Busy, Explain, Look},
+    actors::range::{Busy, Explain, Sample},
     heat::Rate,
     shared::{Shared, Unit},
 };
@@ -165,8 +165,8 @@ pub async fn key(
                 .clone_into(&mut report.state);
         }
     }
-    if let Some(told) = shared.attempts().of(&(unit.index, key)) {
-        report.attempts = told.attempts;
+    if let Some(recent) = shared.attempts().of(&(unit.index, key)) {
+        report.attempts = recent.attempts;
     }
     Ok(report)
 }
@@ -177,11 +177,11 @@ pub async fn top(shared: &Shared, namespace: &str, keys_max: usize) -> Top {
         .filter_map(|range| Some((range, shared.slot(range)?)))
         .collect();
     let asked = slots.iter().map(|(range, slot)| {
-        let look = Look {
+        let sample = Sample {
             keys_max,
             namespace: namespace.to_owned(),
         };
-        let survey = slot.addr.send(look);
+        let survey = slot.addr.send(sample);
         async move { (*range, survey.await) }
     });
     let mut by_controller: BTreeMap<u16, Busy> = BTreeMap::new();
@@ -244,15 +244,15 @@ pub fn unhappy(shared: &Shared, namespace: &str, keys_max: usize) -> Unhappy {
     let now = shared.clock.monotonic();
     let attempts = shared.attempts();
     let (all, omitted) = attempts.all(namespace, keys_max, now);
-    let keys = all.into_iter().map(|told| {
-        let unit = &shared.units[usize::from(told.unit)];
+    let keys = all.into_iter().map(|recent| {
+        let unit = &shared.units[usize::from(recent.unit)];
         UnhappyKey {
             controller: unit.name().to_owned(),
-            key: told.key.to_string(),
+            key: recent.key.to_string(),
             resource: resource_of(unit),
             owner: shared.replica.clone(),
-            failures: told.failures,
-            attempts: told.attempts,
+            failures: recent.failures,
+            attempts: recent.attempts,
         }
     });
     Unhappy {

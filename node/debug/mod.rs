@@ -1,5 +1,5 @@
 //! `/debug/shards`, `/debug/explain`, `/debug/top`, `/debug/unhappy` and `/debug/move`: who owns what, why a
-//! key does not move, what is busy, and that a range shall move. Any replica answers for all; nobody is
+//! key does not move, what is busy, and moving a range. Any replica answers for all; nobody is
 //! shown a key whose object they may not see.
 
 pub mod answers;

@@ -133,7 +133,7 @@ pub struct LastAttempt {
     pub waits_for: Option<String>,
     /// The plan, an action a line.
     pub plan: Vec<String>,
-    /// Objects that were looked at.
+    /// Objects that were read.
     pub objects: usize,
     /// Its trace, where it was exported.
     pub trace: Option<String>,

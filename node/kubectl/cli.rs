@@ -67,7 +67,7 @@ struct Common {
         conflicts_with = "insecure_skip_tls_verify"
     )]
     certificate_authority: Option<PathBuf>,
-    /// Don't check the certificate at --server: whoever answers there gets your credentials.
+    /// Don't check the certificate at --server: any program that answers there gets your credentials.
     #[arg(long, global = true)]
     insecure_skip_tls_verify: bool,
     /// The pod that is asked; without it a ready one.

@@ -261,7 +261,7 @@ impl Tunnel {
         };
         match tokio::time::timeout(TUNNEL_MAX, port).await {
             Ok(Some(port)) => {
-                // It goes on writing a line for each connection.
+                // It writes a line for each connection.
                 tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
                 tokio::spawn(async move {
                     let mut sink = Vec::new();
