@@ -552,7 +552,9 @@ pub fn assemble(
         server_fenced: config.server_fence.announces(),
         ..Status::default()
     };
-    let epoch_second = outside.second;
+    // The clock may have begun long before this replica.
+    let passed = i64::try_from(config.clock.now().as_secs()).unwrap_or(0);
+    let epoch_second = outside.second.saturating_sub(passed);
     let renewal = Renewal::new(
         RenewalConfig {
             name: config.replica_name.clone(),
