@@ -527,7 +527,11 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
 
     let mut stage = Stage::begin(trail, "verify");
     let proof = proof(shared, job, &plan, lagging, by).await;
-    if let Err(Next::Backoff { why, error }) = &proof {
+    if let Err(Unproven {
+        next: Next::Backoff { why, error },
+        ..
+    }) = &proof
+    {
         stage.word("freshness", "not proven");
         if *error {
             stage.fail(why);
@@ -546,8 +550,14 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
                 return attempt;
             }
         }
-        Err(next) => {
-            attempt.next = next;
+        Err(unproven) => {
+            if let (Some(code), Next::Backoff { why, .. }) = (unproven.code, &unproven.next) {
+                attempt.failed = Some(Trouble {
+                    code: Some(code),
+                    why: why.clone(),
+                });
+            }
+            attempt.next = unproven.next;
             restore(job, unit, before);
             return attempt;
         }
@@ -661,6 +671,20 @@ struct Proven {
     compared: bool,
 }
 
+/// Why a plan is not carried out.
+struct Unproven {
+    /// What comes next.
+    next: Next,
+    /// The status of the refused read, where one was refused.
+    code: Option<u16>,
+}
+
+impl From<Next> for Unproven {
+    fn from(next: Next) -> Self {
+        Self { next, code: None }
+    }
+}
+
 /// Whether a plan rests on what is there by now: after a takeover, where its object's watch lags, and where
 /// it counted what must be known whole. What was proven for good, or when the key is looked at again. The
 /// plan was made from the cache as it was at `by` or later.
@@ -670,7 +694,7 @@ async fn proof(
     plan: &Plan,
     lagging: Option<Head>,
     by: Monotonic,
-) -> Result<Proven, Next> {
+) -> Result<Proven, Unproven> {
     let unit = &shared.units[usize::from(job.unit)];
     let grounds = ask::Grounds {
         server: shared.writer.server(),
@@ -696,7 +720,7 @@ async fn proof(
     {
         judged(ask::prove_head(grounds, &job.sender, found.resource, &job.key).await)?;
         if found.version != version_of(&*shared.view, found.resource, &job.key) {
-            return Err(Next::Replan);
+            return Err(Next::Replan.into());
         }
     }
     proven.counted = job.unproven && makes_or_deletes(plan);
@@ -707,17 +731,21 @@ async fn proof(
     Ok(proven)
 }
 
-fn judged(proof: Result<Proof, crate::server::Refused>) -> Result<(), Next> {
+fn judged(proof: Result<Proof, crate::server::Refused>) -> Result<(), Unproven> {
     match proof {
         Ok(Proof::Fresh) => Ok(()),
         // The change that is missing wakes the key; the back-off is for one that was seen meanwhile.
         Ok(Proof::Stale { why }) => Err(Next::Backoff {
             why: format!("the cache is behind: {why}"),
             error: false,
-        }),
-        Err(refused) => Err(Next::Backoff {
-            why: format!("freshness could not be proven: {}", refused.failure),
-            error: true,
+        }
+        .into()),
+        Err(refused) => Err(Unproven {
+            code: Some(refused.failure.class().code),
+            next: Next::Backoff {
+                why: format!("freshness could not be proven: {}", refused.failure),
+                error: true,
+            },
         }),
     }
 }

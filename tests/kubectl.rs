@@ -344,7 +344,7 @@ fn an_operator_finds_three_planted_faults_by_explain_alone() {
         for (words, part) in [
             (
                 &["history", "job/pi", "-n", &right][..],
-                "cannot create resource",
+                "resource \"pods\" in API group",
             ),
             (&["history"], "webhook-down guard.example.com"),
             (&["top"], "replicaset-controller"),

@@ -3,7 +3,7 @@
 //! A writer is held to what it can know. A process that stood still acts on a view that is past, and so does
 //! one whose watch of the children has not shown the removal yet: it proves by a live list that no child is
 //! there, but a list shows nothing of one that came and went. It then takes the name that the owner before it
-//! took, which is also what makes a late creation of that owner collide (decisions 003 and 095).
+//! took, which is also what makes a late creation of that owner collide (decisions 003 and 080).
 
 use std::collections::BTreeMap;
 

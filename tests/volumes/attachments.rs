@@ -22,8 +22,8 @@ const MOVED: usize = 100;
 const DRAINED: &str = "node-0";
 /// A replica is killed once this part of all volumes is done, in percent.
 const KILLED_AT: usize = 30;
-/// How many times upstream's time it may take, and what reads and rounds of kubelets may add. A node's list is
-/// one field that each volume's owner writes for its own volume, one after the other, where upstream's one
+/// How many times upstream's time it may take, and what reads and rounds of kubelets may add. A node's list
+/// is one field that each volume's owner writes for its own volume, one after the other, where upstream's one
 /// process writes it for all: attaching took 1.3 to 1.5 times upstream's time on a busy machine, detaching,
 /// which one owner may write for all, a third.
 const SLACK: f64 = 2.0;

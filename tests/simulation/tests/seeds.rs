@@ -105,9 +105,9 @@ fn test_reproduce_a_toleration_cut_by_the_time_before_its_taint() {
     of("taint-eviction-controller", 1);
 }
 
-/// A replica's watch of pods stood still while another made a pod and died, and the pod was deleted: the first
-/// took the range over, and gave the name again that it had never seen. It cannot know, and the same name is
-/// what makes a late creation collide: the judge asked for more than a view holds.
+/// A replica's watch of pods stood still while another made a pod and died, and the pod was deleted: the
+/// first took the range over, and gave the name again that it had never seen. It cannot know, and the same
+/// name is what makes a late creation collide: the judge asked for more than a view holds.
 #[test]
 fn test_reproduce_a_name_that_came_and_went_while_a_watch_stood_still() {
     of("deployment-controller", 2991);
