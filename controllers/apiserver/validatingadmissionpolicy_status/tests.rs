@@ -717,6 +717,21 @@ fn a_resource_that_the_catalogue_lacks_is_read_live() {
 }
 
 #[test]
+fn two_messages_of_protobuf_are_types_of_the_language() {
+    let corpus = corpus();
+    for name in ["Duration", "Timestamp"] {
+        let expression = format!("type(object.nope) == google.protobuf.{name}");
+        let (found, unchecked) = warning(&corpus["document"], &corpus["groups"][0], &expression);
+        assert!(found.contains("undefined field 'nope'"), "{found}");
+        assert_eq!(unchecked, 0);
+        let expression = format!("1 == google.protobuf.{name}");
+        let (found, _) = warning(&corpus["document"], &corpus["groups"][0], &expression);
+        let types = format!("'(int, type({}))'", name.to_lowercase());
+        assert!(found.contains(&types), "{found}");
+    }
+}
+
+#[test]
 fn an_unchecked_policy_is_counted() {
     let world = start().with(policy(spec(widgets(), "google.protobuf.Struct{} == 1")));
     let plan = world.plan::<ValidatingAdmissionPolicyStatus>("checks");

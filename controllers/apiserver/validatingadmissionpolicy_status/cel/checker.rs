@@ -192,6 +192,12 @@ impl Checker<'_> {
         if let Some(of) = self.environment.variables.get(name) {
             return Some(of.clone());
         }
+        // Of the messages, these two are types of the language too.
+        match name {
+            "google.protobuf.Duration" => return Some(Type::of(Type::Duration)),
+            "google.protobuf.Timestamp" => return Some(Type::of(Type::Timestamp)),
+            _ => {}
+        }
         if name.split('.').next() == Some(UNKNOWN_PACKAGE) {
             self.is_unsure = true;
             return Some(Type::Dyn);
