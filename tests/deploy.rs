@@ -45,8 +45,8 @@ fn the_server_accepts_everything_in_deploy() {
             );
             println!("deploy: {flag} {objects} objects accepted");
         }
-        // Every folder of manifests is one of those above; kubeadm's patches and krew's manifest are no objects,
-        // and the chart has a test of its own.
+        // Every folder of manifests is one of those above; kubeadm's patches and krew's manifest are no
+        // objects, and the chart has a test of its own.
         for entry in std::fs::read_dir(&deploy)?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let applied = APPLIED
