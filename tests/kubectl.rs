@@ -242,6 +242,7 @@ async fn user(control_plane: &ControlPlane, name: &str, roles: &[&str]) -> Resul
 async fn dumps(plugin: &Plugin, replica: &Replica, dir: &Path) -> Result<()> {
     let file = dir.join("dump.tar.gz");
     let name = file.display().to_string();
+    std::fs::create_dir_all(dir)?;
     let said = plugin.run(replica, &["dump", "--file", &name]).await?;
     ensure!(said.code == 0, "{}", said.err);
     let unpacked = dir.join("unpacked");
