@@ -43,7 +43,7 @@ impl Clock {
         Self(Source::Runtime(Instant::now()))
     }
 
-    /// Whatever this says.
+    /// The one that this reads.
     pub fn given(now: impl Fn() -> Time + Send + Sync + 'static) -> Self {
         Self(Source::Given(Arc::new(now)))
     }

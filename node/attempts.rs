@@ -38,7 +38,12 @@ struct Kept {
     attempts: VecDeque<Attempt>,
     bytes: usize,
     last: Monotonic,
-    recovered: bool,
+}
+
+impl Kept {
+    fn has_recovered(&self) -> bool {
+        self.failures == 0
+    }
 }
 
 /// All of a process.
@@ -124,11 +129,11 @@ impl Attempts {
             attempts: VecDeque::new(),
             bytes: 0,
             last: now,
-            recovered: false,
         });
-        let mut bytes = size_of(&attempt);
+        let bytes = size_of(&attempt);
         kept.attempts.push_back(attempt);
         kept.bytes += bytes;
+        self.bytes += bytes;
         if kept.attempts.len() > ATTEMPTS_MAX
             && let Some(oldest) = kept.attempts.pop_front()
         {
@@ -137,10 +142,8 @@ impl Attempts {
             self.bytes -= freed;
         }
         kept.failures = failures;
-        kept.recovered = failures == 0;
         kept.last = now;
         kept.range = range;
-        self.bytes += std::mem::take(&mut bytes);
         while self.bytes > BYTES_MAX && self.drop_one(place) {}
     }
 
@@ -150,7 +153,7 @@ impl Attempts {
             .keys
             .iter()
             .filter(|(place, _)| *place != spared)
-            .min_by_key(|(_, kept)| (!kept.recovered, kept.last))
+            .min_by_key(|(_, kept)| (!kept.has_recovered(), kept.last))
             .map(|(place, _)| place.clone());
         let Some(oldest) = oldest else { return false };
         self.forget(&oldest);
@@ -165,29 +168,23 @@ impl Attempts {
     }
 
     fn let_go(&mut self, now: Monotonic) {
-        let old = |kept: &Kept| kept.recovered && kept.last + RECOVERED_FOR < now;
-        let gone: Vec<Place> = self
-            .keys
-            .iter()
-            .filter(|(_, kept)| old(kept))
-            .map(|(place, _)| place.clone())
-            .collect();
-        for place in gone {
-            self.forget(&place);
-        }
+        self.forget_all(|kept| kept.has_recovered() && kept.last + RECOVERED_FOR < now);
     }
 
     /// Another replica owns the range now.
     pub fn lost(&mut self, range: RangeId) {
-        let gone: Vec<Place> = self
-            .keys
-            .iter()
-            .filter(|(_, kept)| kept.range == range)
-            .map(|(place, _)| place.clone())
-            .collect();
-        for place in gone {
-            self.forget(&place);
-        }
+        self.forget_all(|kept| kept.range == range);
+    }
+
+    fn forget_all(&mut self, is_over: impl Fn(&Kept) -> bool) {
+        let Self { keys, bytes, .. } = self;
+        keys.retain(|_, kept| {
+            let is_over = is_over(kept);
+            if is_over {
+                *bytes -= kept.bytes;
+            }
+            !is_over
+        });
     }
 
     /// Those of one key.
@@ -202,7 +199,7 @@ impl Attempts {
             .keys
             .iter()
             .filter(|((_, key), _)| namespace.is_empty() || key.namespace == *namespace)
-            .filter(|(_, kept)| !kept.recovered || now <= kept.last + RECOVERED_FOR)
+            .filter(|(_, kept)| !kept.has_recovered() || now <= kept.last + RECOVERED_FOR)
             .collect();
         all.sort_by(|(one, a), (other, b)| (b.failures, one).cmp(&(a.failures, other)));
         let omitted = all.len().saturating_sub(limit);

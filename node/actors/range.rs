@@ -1008,13 +1008,8 @@ impl Range {
 
     /// Keeps an attempt of a key that fails, and the one by which it recovers.
     fn note_attempt(&mut self, done: &Done, now: Monotonic) {
-        let shared = Arc::clone(&self.shared);
-        let (unit, range) = (&shared.units[usize::from(done.unit)], self.gate.range);
         let part = self.lanes.at(done.unit);
-        let place = part.queue.place(&done.key, now);
-        let failures = place.as_ref().map_or(0, |place| place.failures);
         let known = part.known.entry(done.key.clone()).or_default();
-        let conflict = matches!(done.next, Next::Backoff { error: false, .. });
         // What was given up, dropped or put off says nothing of what failed before.
         let is_over = !matches!(
             done.next,
@@ -1023,6 +1018,9 @@ impl Range {
         if done.trouble.is_none() && !(known.unhappy && is_over) {
             return;
         }
+        let place = part.queue.place(&done.key, now);
+        let failures = place.as_ref().map_or(0, |place| place.failures);
+        let conflict = matches!(done.next, Next::Backoff { error: false, .. });
         // A conflict says nothing of what failed before; a refusal without back-off counts as a failure too.
         let failures = match done.trouble.is_some() || conflict {
             true => failures.max(1),
@@ -1052,10 +1050,10 @@ impl Range {
                 .and_then(|place| place.due_in)
                 .map(|due| u64::try_from(due.as_millis()).unwrap_or(u64::MAX)),
         };
-        let kept = (unit.index, done.key.clone());
-        shared
+        let kept = (done.unit, done.key.clone());
+        self.shared
             .attempts()
-            .record(&kept, range, failures, attempt, now);
+            .record(&kept, self.gate.range, failures, attempt, now);
     }
 
     /// What is busy.

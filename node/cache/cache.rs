@@ -926,7 +926,7 @@ impl Cache {
             .collect()
     }
 
-    /// Has the watch of a resource do something now, whatever it waits for.
+    /// Has the watch of a resource do something now, instead of what it waits for.
     pub fn order(&self, resource: &Resource, order: Order) {
         if let Some(slot) = self.slot(resource) {
             slot.orders.give(order);

@@ -167,7 +167,7 @@ impl Fleet {
                 .as_ref()
                 .and_then(|handle| handle.owner_of(range));
             match owner {
-                // What is held here is known here, whatever the Lease says by now.
+                // What is held here is known here, also where the Lease names another by now.
                 Some(owner)
                     if owner != self.shared.replica && self.shared.slot(range).is_none() =>
                 {

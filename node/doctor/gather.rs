@@ -186,7 +186,7 @@ fn authorities(config: &Config) -> Vec<Known<certificates::Certificate>> {
 }
 
 /// The whole chain of causes in one line.
-fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+pub fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(next) = cause {

@@ -17,4 +17,4 @@ mod tests;
 
 pub use cli::{SUBCOMMANDS, run};
 pub use facts::ManagerPod;
-pub use gather::manager_pods;
+pub use gather::{causes, manager_pods};

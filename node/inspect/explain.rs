@@ -115,7 +115,7 @@ pub struct KeyReport {
     pub inside: Map<String, Value>,
 }
 
-/// The last attempt of a key, whatever became of it.
+/// The last attempt of a key, failed or not.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LastAttempt {

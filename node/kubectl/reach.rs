@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use doctor::ManagerPod;
+use doctor::{ManagerPod, causes};
 use http_body_util::{BodyExt as _, Limited};
 use kube::{
     Client, Config,
@@ -74,20 +74,6 @@ impl From<String> for Trouble {
     fn from(why: String) -> Self {
         Self { code: None, why }
     }
-}
-
-/// The whole chain of causes in one line.
-fn causes(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let more = next.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = next.source();
-    }
-    text.replace("ServiceError: ", "").replace('\n', " ")
 }
 
 impl Way {

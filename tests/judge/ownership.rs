@@ -319,7 +319,7 @@ struct Life<'a> {
     end: Option<Timestamp>,
 }
 
-/// The times between signs of life of whoever the Lease names, to the last sign of life of any replica.
+/// The times between signs of life of the holder that the Lease names, to the last sign of any replica.
 fn judge_gaps(
     range: u32,
     named: &[Named],
