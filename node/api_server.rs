@@ -66,17 +66,17 @@ impl ApiServer {
     /// As [`Self::send`], with the server's refusal as it is.
     async fn exchange(&self, sender: &Sender, mut request: Request) -> Result<Traced, Refused> {
         request.user_agent = Some(sender.user_agent.clone());
-        let Some(credentials) = &self.credentials else {
+        let (Some(credentials), Some(account)) = (&self.credentials, sender.service_account) else {
             return Ok(traced(&self.own, sender, request).await);
         };
         let token = credentials
-            .authorization(sender.service_account)
+            .authorization(account)
             .await
             .map_err(|error| Refused::from(Failure::Other(error.to_string())))?;
         request.authorization = Some(token);
         let traced = traced(&self.anonymous, sender, request).await;
         if traced.0.as_ref().is_err_and(ApiError::is_unauthorized) {
-            credentials.refused(sender.service_account).await;
+            credentials.refused(account).await;
         }
         Ok(traced)
     }
@@ -125,7 +125,7 @@ impl ApiServer {
         if holder.is_empty() || !self.server_fence.is_on() {
             return None;
         }
-        coordinator::impersonation(ACCOUNTS_NAMESPACE, sender.service_account, holder)
+        coordinator::impersonation(ACCOUNTS_NAMESPACE, sender.service_account?, holder)
     }
 
     /// Sends a write as the controller's service account under the range's incarnation: the audit log and

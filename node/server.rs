@@ -16,8 +16,8 @@ use crate::{events, gate::Gate, metrics::ControllerMetrics, trace::Trail};
 pub struct Sender {
     /// The controller.
     pub controller: &'static str,
-    /// Its service account in kube-system.
-    pub service_account: &'static str,
+    /// Its service account in kube-system; without one it is sent as the replica itself.
+    pub service_account: Option<&'static str>,
     /// The `source.component` of its events.
     pub event_source: &'static str,
     /// `manifold/<version> (replica=<name>; range=<n>; epoch=<n>; controller=<name>)`: the API server's audit
@@ -50,13 +50,22 @@ impl Sender {
         );
         Self {
             controller,
-            service_account: descriptor.service_account,
+            service_account: Some(descriptor.service_account),
             event_source: descriptor.event_source,
             user_agent: header(&user_agent),
             metrics,
             client_rate: descriptor.client_rate,
             gate: Arc::clone(gate),
             trail: None,
+        }
+    }
+
+    /// The same as the replica itself: for what no role of upstream's gives every controller's account, such as
+    /// an event about an object of a controller that never records one.
+    pub fn as_replica(&self) -> Self {
+        Self {
+            service_account: None,
+            ..self.clone()
         }
     }
 }

@@ -304,8 +304,7 @@ fn a_cloud_follows_the_cluster_and_a_provider_in_trouble_has_nothing_removed() {
             "{:?}",
             scene.cloud.doubles()
         );
-        let events = scene.events().await?;
-        for reason in [
+        let reasons = [
             "EnsuringLoadBalancer",
             "EnsuredLoadBalancer",
             "UpdatedLoadBalancer",
@@ -313,9 +312,16 @@ fn a_cloud_follows_the_cluster_and_a_provider_in_trouble_has_nothing_removed() {
             "DeletingLoadBalancer",
             "DeletedLoadBalancer",
             "DeletingNode",
-        ] {
-            ensure!(events.contains_key(reason), "no {reason} in {events:?}");
-        }
+        ];
+        // An event follows the write that it tells of.
+        until("all of it is reported", PATIENCE, POLL, || async {
+            let events = scene.events().await?;
+            for reason in reasons {
+                ensure!(events.contains_key(reason), "no {reason} in {events:?}");
+            }
+            Ok(Some(()))
+        })
+        .await?;
         all_end_well(&mut scene.replicas).await
     });
 }

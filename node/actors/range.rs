@@ -717,7 +717,7 @@ impl Range {
                 }
             ),
         };
-        let sender = self.lanes.at(lane).sender.clone();
+        let sender = self.lanes.at(lane).sender.as_replica();
         shared.writer.record(&sender, &event);
     }
 

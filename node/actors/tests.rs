@@ -241,14 +241,15 @@ impl Server for Sim {
 
     fn record<'a>(
         &'a self,
-        _: &'a Sender,
+        sender: &'a Sender,
         event: &'a events::Send,
         _: bool,
     ) -> BoxFuture<'a, Result<Written, Refused>> {
         let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let body = &event.body;
         let about = word(&body["involvedObject"]["name"]);
-        let line = format!("{} {about}", word(&body["reason"]));
+        let by = sender.service_account.unwrap_or("the replica");
+        let line = format!("{} {about} by {by}", word(&body["reason"]));
         self.events.lock().unwrap().push(line);
         async { Ok(Written::default()) }.boxed()
     }
@@ -1765,7 +1766,7 @@ fn a_key_that_has_killed_is_held_back_while_others_are_served_and_says_why() {
         assert!(said["quarantine"]["held_back_seconds"].as_i64() > Some(50));
         assert_eq!(explained(&rig, "good").await["quarantine"], Value::Null);
         until("an event says so at the object", || {
-            *rig.sim.events.lock().unwrap() == ["ReconcileQuarantined bad"]
+            *rig.sim.events.lock().unwrap() == ["ReconcileQuarantined bad by the replica"]
         })
         .await;
         // It was mended: it has its turn, twice, and is as any other then.
