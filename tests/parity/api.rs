@@ -114,6 +114,11 @@ const OF_THE_CLUSTER: &[Kind] = &[
         "versions-twice-things",
     ),
     kind(
+        "VersionsLateThing",
+        "example.com/v1",
+        "versions-late-things",
+    ),
+    kind(
         "VersionsRefusedThing",
         "example.com/v1",
         "versions-refused-things",

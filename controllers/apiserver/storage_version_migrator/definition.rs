@@ -39,12 +39,11 @@ pub(super) fn query(of: &GroupResource) -> Option<Query> {
 /// Says that a migration runs.
 pub(super) fn begin(plan: &mut Plan, definition: &Value, migration: &str, now: Time) {
     let message = format!("Migration {migration} is running");
-    let versions = definition["status"]["storedVersions"].clone();
     apply(
         plan,
         definition,
         ("True", "MigrationRunning", &message),
-        versions,
+        kept(definition),
         now,
     );
 }
@@ -79,9 +78,22 @@ pub(super) fn end(plan: &mut Plan, definition: &Value, has_succeeded: bool, now:
     let stored = list("/spec/versions").find(|version| version["storage"] == true);
     let versions = match stored {
         Some(version) if is_same => json!([version["name"]]),
-        _ => definition["status"]["storedVersions"].clone(),
+        _ => kept(definition),
     };
     apply(plan, definition, ("False", reason, message), versions, now);
+}
+
+/// The stored versions as they are, where an earlier migration has applied them: what a manager has applied and
+/// applies no more is removed. Null where they are somebody else's.
+fn kept(definition: &Value) -> Value {
+    let entries = definition["metadata"]["managedFields"].as_array();
+    let is_owned = entries.into_iter().flatten().any(|entry| {
+        entry["manager"] == MANAGER && !entry["fieldsV1"]["f:status"]["f:storedVersions"].is_null()
+    });
+    match is_owned {
+        true => definition["status"]["storedVersions"].clone(),
+        false => Value::Null,
+    }
 }
 
 /// Applies condition and stored versions to the version that was read: a later one may have another

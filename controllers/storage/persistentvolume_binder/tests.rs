@@ -1615,6 +1615,18 @@ fn a_pod_that_fails_to_empty_a_volume_is_reported_and_retried_later() {
     world.change::<Pod>("recycler-for-v", |pod| {
         pod.status.get_or_insert_default().phase = "Failed".into();
     });
+    // A pod that failed after the questions were asked has a message that nobody has read.
+    let unread = world.clone().answering(|query| {
+        matches!(query, controllers_kit::Query::Live { resource, .. } if resource.plural == "pods")
+            .then(|| controllers_kit::Answer::Failed("no answer".to_owned()))
+    });
+    let refusal = unread
+        .plan_with::<Binder>("default/c", &mut memory)
+        .unwrap_err();
+    assert_eq!(
+        refusal.to_string(),
+        "the recycler pod default/recycler-for-v could not be read: no answer"
+    );
     let plan = world.plan_with::<Binder>("default/c", &mut memory).unwrap();
     world.apply(&plan).expect_success();
     assert_eq!(lines(&world), ["v Failed c:u-c by-us"]);

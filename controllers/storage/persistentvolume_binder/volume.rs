@@ -185,8 +185,7 @@ impl Pass<'_> {
     ) -> Result<(), Refusal> {
         let over = is_over(volume);
         if over && !acts(volume) {
-            self.reclaim(volume, claim);
-            return Ok(());
+            return self.reclaim(volume, claim);
         }
         let name = &Object::metadata(volume).name;
         let uid = claim_ref(volume).map_or("", |to| &to.uid);
@@ -233,7 +232,7 @@ impl Pass<'_> {
                 let version = json["metadata"]["resourceVersion"].as_str();
                 let held = Object::metadata(volume).resource_version.to_string();
                 if version == Some(held.as_str()) {
-                    self.reclaim(volume, claim);
+                    return self.reclaim(volume, claim);
                 }
             }
             Live::Missing => {}
@@ -246,13 +245,17 @@ impl Pass<'_> {
         Ok(())
     }
 
-    fn reclaim(&mut self, volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) {
+    fn reclaim(
+        &mut self,
+        volume: &PersistentVolume,
+        claim: Option<&PersistentVolumeClaim>,
+    ) -> Result<(), Refusal> {
         if annotation(volume, MIGRATED_TO).is_some_and(|driver| !driver.is_empty()) {
-            return;
+            return Ok(());
         }
         match policy(volume) {
             "Retain" => {}
-            "Recycle" => self.recycle(volume, claim),
+            "Recycle" => return self.recycle(volume, claim),
             "Delete" => self.delete(volume),
             _ => {
                 self.fail_volume(
@@ -262,6 +265,7 @@ impl Pass<'_> {
                 );
             }
         }
+        Ok(())
     }
 
     /// Marks a volume as failed; the event is recorded with the phase alone.
@@ -321,7 +325,11 @@ impl Pass<'_> {
         }
     }
 
-    fn recycle(&mut self, volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) {
+    fn recycle(
+        &mut self,
+        volume: &PersistentVolume,
+        claim: Option<&PersistentVolumeClaim>,
+    ) -> Result<(), Refusal> {
         let name = Object::metadata(volume).name.to_string();
         if claim.is_none()
             && let Some(users) = self.users()
@@ -329,13 +337,13 @@ impl Pass<'_> {
             let text = format!("Volume is used by pods: {users}");
             let event = Event::normal(volume, FAILED_RECYCLE, text);
             self.record(&format!("volume {name}"), event);
-            return;
+            return Ok(());
         }
         let recyclers = self.binder.recyclers.as_ref();
         let Some(recycler) = recyclers.and_then(|all| all.of_volume(volume)) else {
             let why = "No recycler plugin found for the volume!";
             self.fail_volume(volume, FAILED_RECYCLE, why);
-            return;
+            return Ok(());
         };
         let key = recycler.key(volume);
         let pod = self.seen.get::<Pod>(&key);
@@ -366,13 +374,19 @@ impl Pass<'_> {
                                 .delete(pod, Only::ThisUid, Propagation::Background);
                         }
                         self.memory.recycling.insert(name, state);
-                        return;
+                        return Ok(());
                     }
-                    FAILED => Some(failed(&self.message(&key))),
+                    FAILED => match self.message(&key) {
+                        Ok(message) => Some(failed(&message)),
+                        Err(refusal) => {
+                            self.memory.recycling.insert(name, state);
+                            return Err(refusal);
+                        }
+                    },
                     // It is at work.
                     _ => {
                         self.memory.recycling.insert(name, state);
-                        return;
+                        return Ok(());
                     }
                 },
             }
@@ -381,7 +395,7 @@ impl Pass<'_> {
             if let Some(action) = self.enter(volume, FAILED, &why) {
                 action.announce(Event::warning(volume, FAILED_RECYCLE, why));
                 self.memory.recycling.insert(name, state);
-                return;
+                return Ok(());
             }
             let doublings = state.failures.min(10);
             let wait = self.binder.period.saturating_mul(1 << doublings);
@@ -408,6 +422,7 @@ impl Pass<'_> {
             self.plan.requeue_at(Self::instant(state.retry_at));
         }
         self.memory.recycling.insert(name, state);
+        Ok(())
     }
 
     /// The unfinished pods that use the claim of this key.
@@ -421,18 +436,26 @@ impl Pass<'_> {
         (!names.is_empty()).then(|| names.join(","))
     }
 
-    /// What a pod says of its failure.
-    fn message(&self, pod: &Key) -> String {
+    /// What a pod says of its failure, by a live read.
+    fn message(&self, pod: &Key) -> Result<String, Refusal> {
         let query = Query::Live {
             resource: Pod::resource(),
             key: pod.clone(),
         };
-        let said = match self.live(&query) {
-            Live::There { json, .. } => json["status"]["message"].as_str().map(str::to_owned),
-            _ => None,
+        let why = match self.live(&query) {
+            Live::There { json, .. } => {
+                let said = json["status"]["message"].as_str().unwrap_or_default();
+                return Ok(match said.is_empty() {
+                    true => "pod failed, pod.Status.Message unknown".to_owned(),
+                    false => said.to_owned(),
+                });
+            }
+            Live::Missing => "it is gone".to_owned(),
+            Live::Unknown(why) => why,
         };
-        said.filter(|text| !text.is_empty())
-            .unwrap_or_else(|| "pod failed, pod.Status.Message unknown".to_owned())
+        Err(Refusal::Retry(format!(
+            "the recycler pod {pod} could not be read: {why}"
+        )))
     }
 
     /// Deletes pods that were created for volumes which are no longer to be emptied.
