@@ -60,8 +60,8 @@ impl Sender {
         }
     }
 
-    /// The same as the replica itself: for what no role of upstream's gives every controller's account, such as
-    /// an event about an object of a controller that never records one.
+    /// The same as the replica itself: for what upstream's roles don't allow every controller's account, such
+    /// as an event about an object of a controller that never records one.
     pub fn as_replica(&self) -> Self {
         Self {
             service_account: None,

@@ -313,7 +313,7 @@ fn a_cloud_follows_the_cluster_and_a_provider_in_trouble_has_nothing_removed() {
             "DeletedLoadBalancer",
             "DeletingNode",
         ];
-        // An event follows the write that it tells of.
+        // An event is sent after its write.
         until("all of it is reported", PATIENCE, POLL, || async {
             let events = scene.events().await?;
             for reason in reasons {

@@ -38,6 +38,17 @@ pub(crate) fn beside() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A variable of the environment as a number.
+pub(crate) fn from_environment<T: std::str::FromStr>(name: &str, default: T) -> Result<T> {
+    match std::env::var(name) {
+        Ok(text) => match text.parse() {
+            Ok(value) => Ok(value),
+            Err(_) => anyhow::bail!("{name} is {text:?}: give a number"),
+        },
+        Err(_) => Ok(default),
+    }
+}
+
 /// Range → owner's name (empty: nobody) and epoch.
 pub(crate) type Owners = BTreeMap<u32, (String, u64)>;
 

@@ -134,7 +134,10 @@ struct CompanionArgs {
 }
 
 /// A duration as kubectl takes it: whole numbers with h, m, s or ms.
-fn duration(text: &str) -> Result<Duration, String> {
+///
+/// # Errors
+/// With a sentence for the user.
+pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is no duration: give one as 90s or 5m");
     let mut rest = text;
     let mut sum = Duration::ZERO;

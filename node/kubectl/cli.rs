@@ -8,8 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use audit_log::{AuditLog, Owned, Ownership};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum, error::ErrorKind};
+use doctor::duration;
 use inspect::{Explanation, FleetShards, Top, Unhappy};
+use jiff::SignedDuration;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -25,6 +28,8 @@ use crate::{
 const WRONG: u8 = 1;
 /// Exit code: the command line is wrong, or nobody could be asked.
 const UNUSABLE: u8 = 2;
+/// Writes that `audit` judges at once: some 200 bytes each.
+const WRITES_MAX: usize = 10_000_000;
 /// Between two questions of `status --wait`.
 const WAIT_PAUSE: Duration = Duration::from_secs(1);
 /// Between two pictures of `top --watch`.
@@ -39,7 +44,7 @@ const CLEAR: &str = "\u{1b}[H\u{1b}[J";
     bin_name = "kubectl manifold",
     version,
     disable_help_subcommand = true,
-    after_help = "Exit codes: 0, 1 something is wrong (status, doctor), 2 the command line is wrong or nobody answers."
+    after_help = "Exit codes: 0, 1 something is wrong (status, audit, doctor), 2 the command line is wrong or nobody answers."
 )]
 pub struct Cli {
     #[command(flatten)]
@@ -157,6 +162,25 @@ enum Command {
         #[arg(long, value_name = "REPLICA")]
         to: String,
     },
+    /// Judges an API server's audit log: whether each range had one writer at a time.
+    #[command(
+        after_help = "Exit codes: 0 nothing to complain of, 1 complaints, 2 the log can't be judged.\n\
+        The log must have the bodies of the fleet's Leases: --print-policy shows how."
+    )]
+    Audit {
+        /// The audit logs, a JSON object a line: of each API server, and the files that were rotated.
+        #[arg(value_name = "LOG", required_unless_present = "print_policy")]
+        logs: Vec<PathBuf>,
+        /// Prints an audit policy that logs what is needed.
+        #[arg(long)]
+        print_policy: bool,
+        /// The fleet's name.
+        #[arg(long, value_name = "NAME", default_value = "manifold")]
+        fleet_name: String,
+        /// How long a range may be without an owner.
+        #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "8s")]
+        unowned: Duration,
+    },
     /// Examines the cluster and the fleet, as `manifold doctor`; the words after it are its own.
     #[command(disable_help_flag = true)]
     Doctor {
@@ -171,23 +195,6 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<String>,
     },
-}
-
-/// A duration as kubectl takes it, of one unit.
-fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no duration: give one as 90s or 5m");
-    let split = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-    let number: u64 = text[..split].parse().map_err(|_| wrong())?;
-    let each = match &text[split..] {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => return Err(wrong()),
-    };
-    number
-        .checked_mul(each)
-        .map(Duration::from_secs)
-        .ok_or_else(wrong)
 }
 
 /// Runs a command line, without the program's name.
@@ -212,15 +219,19 @@ pub fn run(words: impl Iterator<Item = String>) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Command::Doctor { words } => return doctor(&common, words),
+        Command::Audit { .. } => return ended(audit(&common, &command)),
         _ => {}
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    let ended = match runtime {
+    ended(match runtime {
         Ok(runtime) => runtime.block_on(ask(&common, command)),
         Err(why) => Err(format!("can't start: {why}").into()),
-    };
+    })
+}
+
+fn ended(ended: Result<bool, Trouble>) -> ExitCode {
     match ended {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(WRONG),
@@ -228,6 +239,108 @@ pub fn run(words: impl Iterator<Item = String>) -> ExitCode {
             eprintln!("kubectl manifold: {}", trouble.why);
             ExitCode::from(UNUSABLE)
         }
+    }
+}
+
+/// Whether there is nothing to complain of.
+fn audit(common: &Common, command: &Command) -> Result<bool, Trouble> {
+    let Command::Audit {
+        logs,
+        print_policy,
+        fleet_name,
+        unowned,
+    } = command
+    else {
+        return Ok(true);
+    };
+    if *print_policy {
+        print!("{}", audit_log::POLICY);
+        return Ok(true);
+    }
+    let judged = judge(logs, fleet_name, *unowned)?;
+    common.print(&judged, |judged, _| judged.text())?;
+    Ok(judged.complaints.is_empty())
+}
+
+/// What these audit logs prove of a fleet.
+fn judge(logs: &[PathBuf], fleet: &str, unowned: Duration) -> Result<Judged, Trouble> {
+    let mut ownership = Ownership::of(fleet);
+    let mut read = 0_usize;
+    for log in logs {
+        let name = log.display();
+        if !log.is_file() {
+            return Err(format!("{name}: no such file: give an API server's audit log").into());
+        }
+        AuditLog::open(log)
+            .read(|record| {
+                read += 1;
+                ownership.read(&record);
+            })
+            .map_err(|why| format!("{why:#}"))?;
+        if ownership.writes() > WRITES_MAX {
+            let why = format!("more than {WRITES_MAX} writes by {name}: judge fewer files at once");
+            return Err(why.into());
+        }
+    }
+    let unowned = SignedDuration::try_from(unowned).map_err(|why| why.to_string())?;
+    let judged = Judged::of(read, &ownership.verdict(unowned));
+    if judged.changes == 0 && judged.complaints.is_empty() {
+        return Err(format!(
+            "no Lease of fleet {fleet:?} is written with its body in {read} requests: see --print-policy and --fleet-name"
+        )
+        .into());
+    }
+    Ok(judged)
+}
+
+/// What `audit` prints.
+#[derive(Serialize)]
+struct Judged {
+    schema: &'static str,
+    records: usize,
+    writes: usize,
+    changes: usize,
+    refused: usize,
+    silences: usize,
+    longest_unowned_ms: Option<i128>,
+    complaints: Vec<String>,
+}
+
+impl Judged {
+    fn of(records: usize, owned: &Owned) -> Self {
+        Self {
+            schema: "manifold.dev/audit/v1",
+            records,
+            writes: owned.writes,
+            changes: owned.changes,
+            refused: owned.refused,
+            silences: owned.silences,
+            longest_unowned_ms: owned.longest.map(|(longest, ..)| longest.as_millis()),
+            complaints: owned.complaints.clone(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!(
+            "{} requests, {} writes that name range and epoch, {} changes of owner\n",
+            self.records, self.writes, self.changes
+        );
+        if self.refused > 0 {
+            text += &format!(
+                "{} writes of an older epoch, all refused by the API server or withdrawn\n",
+                self.refused
+            );
+        }
+        if let Some(longest) = self.longest_unowned_ms {
+            text += &format!("no range was without an owner for longer than {longest}ms\n");
+        }
+        for complaint in &self.complaints {
+            text += &format!("× {complaint}\n");
+        }
+        if self.complaints.is_empty() {
+            text += "√ each range had one writer at a time\n";
+        }
+        text
     }
 }
 
@@ -459,7 +572,7 @@ async fn ask(common: &Common, command: Command) -> Result<bool, Trouble> {
             replica.post(&path).await?;
             println!("range {range} is being handed over to {to}");
         }
-        Command::Doctor { .. } | Command::Complete { .. } => {}
+        Command::Audit { .. } | Command::Doctor { .. } | Command::Complete { .. } => {}
     }
     Ok(true)
 }
@@ -565,6 +678,9 @@ mod tests {
             (&["move", "17"], false),
             (&["status", "--replica", "a", "--server", "b"], false),
             (&["doctor", "--pre", "-o", "json"], true),
+            (&["audit"], false),
+            (&["audit", "--print-policy"], true),
+            (&["audit", "audit.log", "--unowned", "10s"], true),
             (&["unknown"], false),
         ] {
             let words = std::iter::once("x").chain(words.iter().copied());
@@ -580,18 +696,82 @@ mod tests {
             path("/a", &[("b", ""), ("c", "x&y=/z")]),
             "/a?c=x%26y%3D%2Fz"
         );
-        for (text, seconds) in [
-            ("90s", Some(90)),
-            ("2m", Some(120)),
-            ("", None),
-            ("5", None),
-            ("s", None),
+    }
+
+    /// A request of a replica, as an API server logs it.
+    fn logged(
+        at: u32,
+        agent: &str,
+        resource: &str,
+        name: &str,
+        body: &serde_json::Value,
+    ) -> String {
+        let time = format!("2026-03-02T12:00:{at:02}.000000Z");
+        let record = serde_json::json!({
+            "auditID": format!("{resource}-{name}-{at}"), "stage": "ResponseComplete", "verb": "patch",
+            "requestURI": "/", "user": {"username": "system:kube-controller-manager"},
+            "userAgent": format!("manifold/0.1.0 ({agent})"),
+            "objectRef": {"resource": resource, "namespace": "default", "name": name},
+            "responseStatus": {"code": 200}, "responseObject": body,
+            "requestReceivedTimestamp": time, "stageTimestamp": time,
+        });
+        record.to_string()
+    }
+
+    fn range_lease(at: u32, holder: &str, epoch: u64) -> String {
+        let name = "manifold-range-7";
+        let body = serde_json::json!({
+            "metadata": {"name": name},
+            "spec": {"holderIdentity": holder, "leaseTransitions": epoch},
+        });
+        logged(at, "replica=a", "leases", name, &body)
+    }
+
+    fn pod(at: u32, replica: &str, epoch: u64) -> String {
+        let agent = format!("replica={replica}; range=7; epoch={epoch}; controller=job-controller");
+        logged(at, &agent, "pods", "web", &serde_json::Value::Null)
+    }
+
+    #[test]
+    fn audit_logs_are_judged_together_and_what_can_t_be_judged_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, lines: &[String]| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, lines.join("\n") + "\n").unwrap();
+            path
+        };
+        let judged = |logs: &[PathBuf]| {
+            judge(logs, "manifold", Duration::from_secs(8)).map_err(|why| why.why)
+        };
+        let first = file("1.log", &[range_lease(0, "a_1", 4), pod(1, "a", 4)]);
+        let second = file("2.log", &[range_lease(2, "b_1", 5), pod(3, "b", 5)]);
+        let good = judged(&[second.clone(), first.clone()]).unwrap();
+        assert_eq!(
+            good.text(),
+            "4 requests, 2 writes that name range and epoch, 1 changes of owner\n\
+             no range was without an owner for longer than 2000ms\n\
+             √ each range had one writer at a time\n"
+        );
+        let late = file("3.log", &[pod(4, "a", 4)]);
+        let bad = judged(&[first.clone(), second, late]).unwrap();
+        assert_eq!(bad.complaints.len(), 1, "{:?}", bad.complaints);
+        assert!(
+            bad.complaints[0].starts_with("range 7: a sent patch pods default/web with epoch 4"),
+            "{:?}",
+            bad.complaints
+        );
+        let torn = file("torn.log", &["{\"auditID\"".to_owned()]);
+        let missing = dir.path().join("none");
+        for (logs, expected) in [
+            (
+                vec![missing],
+                "no such file: give an API server's audit log",
+            ),
+            (vec![torn], "a line of the audit log: {\"auditID\""),
+            (vec![file("empty.log", &[])], "--print-policy"),
         ] {
-            assert_eq!(
-                duration(text).ok().map(|one| one.as_secs()),
-                seconds,
-                "{text}"
-            );
+            let said = judged(&logs).err().unwrap_or_default();
+            assert!(said.contains(expected), "{expected}: {said}");
         }
     }
 }

@@ -22,17 +22,12 @@ use serde_json::Value;
 
 mod children;
 mod names;
-mod ownership;
 mod volumes;
 
+pub use audit_log::{Owned, Ownership, UNOWNED};
 pub use children::{Children, Counted};
 pub use names::Names;
-pub use ownership::{Owned, Ownership};
 pub use volumes::{Kept, Volumes};
-
-/// The longest that a range may be nobody's: a Lease's duration, two reads, an eviction with its proof, a
-/// claim.
-pub const UNOWNED: SignedDuration = SignedDuration::from_secs(8);
 
 /// A promised time, times a factor.
 pub fn stretched(promised: SignedDuration, slack: f64) -> SignedDuration {

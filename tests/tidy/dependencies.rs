@@ -98,6 +98,12 @@ const TABLE: &[Row] = &[
         only: None,
         never: &["node-cache", "harness"],
     },
+    Row {
+        name: "audit-log",
+        ours: Some(&[]),
+        only: Some(&["anyhow", "jiff", "serde", "serde_json"]),
+        never: GROUP,
+    },
     // What replicas say of their inside: shared with the plugin, so it knows nothing of either.
     Row {
         name: "inspect",
@@ -107,7 +113,7 @@ const TABLE: &[Row] = &[
     },
     Row {
         name: "kubectl-manifold",
-        ours: Some(&["doctor", "inspect", "node"]),
+        ours: Some(&["audit-log", "doctor", "inspect", "node"]),
         only: None,
         never: &["harness", "tests", "bench"],
     },
@@ -119,7 +125,7 @@ const TABLE: &[Row] = &[
     },
     Row {
         name: "harness",
-        ours: Some(&[]),
+        ours: Some(&["audit-log"]),
         only: None,
         never: &[],
     },

@@ -83,8 +83,8 @@ pub(super) fn end(plan: &mut Plan, definition: &Value, has_succeeded: bool, now:
     apply(plan, definition, ("False", reason, message), versions, now);
 }
 
-/// The stored versions as they are, where an earlier migration has applied them: what a manager has applied and
-/// applies no more is removed. Null where they are somebody else's.
+/// The stored versions as they are, where an earlier migration has applied them: the API server removes what
+/// a manager has applied and applies no longer. Null where they are somebody else's.
 fn kept(definition: &Value) -> Value {
     let entries = definition["metadata"]["managedFields"].as_array();
     let is_owned = entries.into_iter().flatten().any(|entry| {

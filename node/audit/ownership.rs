@@ -12,8 +12,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use harness::AuditRecord;
 use jiff::{SignedDuration, Timestamp};
+
+use crate::AuditRecord;
 
 /// The server was away where nobody's write was granted for so long: replicas renew once a second. What it
 /// answers otherwise, from memory or with an error, helps nobody to renew.
@@ -93,6 +94,11 @@ impl Ownership {
             writes: Vec::new(),
             ends: Vec::new(),
         }
+    }
+
+    /// Writes in a range's name that were read: what its memory grows with.
+    pub fn writes(&self) -> usize {
+        self.writes.len()
     }
 
     /// Takes in one record.
@@ -395,13 +401,4 @@ impl Owned {
             self.complaints.len()
         )
     }
-}
-
-/// A Lease's body, for hand-made logs.
-#[cfg(test)]
-pub(super) fn lease(name: &str, holder: &str, epoch: u64) -> serde_json::Value {
-    serde_json::json!({
-        "metadata": {"name": name},
-        "spec": {"holderIdentity": holder, "leaseTransitions": epoch},
-    })
 }
