@@ -753,7 +753,7 @@ mod tests {
              √ each range had one writer at a time\n"
         );
         let late = file("3.log", &[pod(4, "a", 4)]);
-        let bad = judged(&[first.clone(), second, late]).unwrap();
+        let bad = judged(&[first, second, late]).unwrap();
         assert_eq!(bad.complaints.len(), 1, "{:?}", bad.complaints);
         assert!(
             bad.complaints[0].starts_with("range 7: a sent patch pods default/web with epoch 4"),
