@@ -131,6 +131,12 @@ impl Normal {
                 sort(&mut even, "endpoints");
                 sort(&mut even, "ports");
             }
+            // The effects of one condition are written by two loops, upstream's as well, in either order.
+            "Node" => {
+                if let Some(spec) = even.get_mut("spec") {
+                    sort(spec, "taints");
+                }
+            }
             "Endpoints" => {}
             _ => return even,
         }
