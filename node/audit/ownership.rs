@@ -2,9 +2,9 @@
 //!
 //! - **Older epochs.** No write of an epoch arrives after the range's Lease was given a newer one. One that
 //!   the API server's fence has refused, or whose sender withdrew it before the server had read it, is
-//!   counted, not complained of: it changed nothing. A Lease that hands have deleted is made again, with the
-//!   next epoch, by the life that has owned the range all the while: until that has heard of it, it writes
-//!   under the epoch before.
+//!   counted, not complained of: it changed nothing. A Lease that hands have deleted or edited is
+//!   repaired, with the next epoch, by the life that has owned the range all the while: until that has heard
+//!   of it, it writes under the epoch before.
 //! - **Owners.** Each write names a range and an epoch that the Lease gave to its sender before it arrived.
 //! - **Nobody's ranges.** From one sign of life of a range's owner (a renewal of its own Lease, the range's
 //!   change of owner) to the next no more time passes than was announced. Times in which the server granted
@@ -23,7 +23,7 @@ const SILENCE: SignedDuration = SignedDuration::from_millis(1500);
 const RETURN: SignedDuration = SignedDuration::from_secs(3);
 /// What hands have edited is asked for all round, and vanished owners are waited for, before it is taken.
 const BY_HAND: SignedDuration = SignedDuration::from_secs(20);
-/// The creation of a Lease is heard of by its maker within this time.
+/// The repair of a Lease is heard of by its maker within this time.
 const HEARD: SignedDuration = SignedDuration::from_millis(500);
 /// The message with which the API server's fence refuses.
 const FENCE: &str = "ValidatingAdmissionPolicy 'manifold-fence'";
@@ -260,9 +260,16 @@ impl Ownership {
         if *epoch < first {
             return;
         }
+        // It repairs what hands have done to its Lease, under the next epoch.
+        let is_repair = |one: &Named| {
+            let before = named
+                .iter()
+                .take_while(|before| !std::ptr::eq(*before, one));
+            one.made || before.last().is_some_and(|before| before.by_hand)
+        };
         let of_the_same_life = |one: &Named| {
             let mut before = named.iter().filter(|before| before.epoch == *epoch);
-            one.made && before.any(|before| before.holder == one.holder)
+            is_repair(one) && before.any(|before| before.holder == one.holder)
         };
         let unheard =
             |one: &Named| of_the_same_life(one) && arrived.duration_since(one.done) < HEARD;

@@ -523,6 +523,24 @@ fn what_hands_edit_may_take_longer_and_makes_nobody_an_owner() {
 }
 
 #[test]
+fn an_owner_that_repairs_its_edited_lease_may_write_under_the_old_epoch_until_it_hears_of_it() {
+    let repaired = |holder: &str, write: u64| {
+        Course::default()
+            .named(0, 7, "a_1", 41)
+            .lives("a_1", (1..9).map(|second| second * 1000))
+            .by_hand(2_000, 7, "a_1", 0)
+            .named(2_010, 7, holder, 42)
+            .write(write, "a", 7, 41)
+            .owned()
+            .complaints
+            .len()
+    };
+    assert_eq!(repaired("a_1", 2_020), 0);
+    assert_eq!(repaired("a_1", 2_900), 1, "it has heard of it");
+    assert_eq!(repaired("b_1", 2_020), 1, "another's");
+}
+
+#[test]
 fn whoever_makes_its_deleted_lease_anew_may_write_under_the_old_epoch_until_it_hears_of_it() {
     let anew = |holder: &str, write: u64| {
         let owned = Course::default()
