@@ -15,7 +15,8 @@ pub use record::{Agent, AuditRecord, ObjectRef, ResponseStatus, User};
 pub const UNOWNED: SignedDuration = SignedDuration::from_secs(8);
 
 /// What must be logged, so that ownership can be judged: the bodies of the fleet's Leases, and every write.
-/// The namespace is the fleet's default.
+/// The namespace is the fleet's default. Other bodies, Secrets among them, are not logged; without them a
+/// late write that its sender has withdrawn can't be known from one that has landed, and is complained of.
 pub const POLICY: &str = r#"apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: ["RequestReceived"]

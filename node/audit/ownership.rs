@@ -272,7 +272,7 @@ impl Ownership {
             is_repair(one) && before.any(|before| before.holder == one.holder)
         };
         let unheard =
-            |one: &Named| of_the_same_life(one) && arrived.duration_since(one.done) < HEARD;
+            |one: &Named| arrived.duration_since(one.done) < HEARD && of_the_same_life(one);
         let newer = named
             .iter()
             .find(|one| one.epoch > *epoch && one.done < *arrived && !one.by_hand && !unheard(one));

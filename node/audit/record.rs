@@ -105,7 +105,7 @@ impl AuditRecord {
         self.response_status.as_ref().map(|status| status.code)
     }
 
-    /// Whether the sender withdrew it before the server had read what was asked: then nothing was done. Told
+    /// Whether the sender withdrew it before the server had read what was asked: then nothing was done. Known
     /// only where bodies are logged.
     pub fn was_withdrawn_unread(&self) -> bool {
         let bodies = self.level == "Request" || self.level == "RequestResponse";

@@ -219,7 +219,18 @@ pub fn run(words: impl Iterator<Item = String>) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Command::Doctor { words } => return doctor(&common, words),
-        Command::Audit { .. } => return ended(audit(&common, &command)),
+        Command::Audit {
+            print_policy: true, ..
+        } => {
+            print!("{}", audit_log::POLICY);
+            return ExitCode::SUCCESS;
+        }
+        Command::Audit {
+            logs,
+            fleet_name,
+            unowned,
+            ..
+        } => return ended(audit(&common, &logs, &fleet_name, unowned)),
         _ => {}
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -243,21 +254,13 @@ fn ended(ended: Result<bool, Trouble>) -> ExitCode {
 }
 
 /// Whether there is nothing to complain of.
-fn audit(common: &Common, command: &Command) -> Result<bool, Trouble> {
-    let Command::Audit {
-        logs,
-        print_policy,
-        fleet_name,
-        unowned,
-    } = command
-    else {
-        return Ok(true);
-    };
-    if *print_policy {
-        print!("{}", audit_log::POLICY);
-        return Ok(true);
-    }
-    let judged = judge(logs, fleet_name, *unowned)?;
+fn audit(
+    common: &Common,
+    logs: &[PathBuf],
+    fleet: &str,
+    unowned: Duration,
+) -> Result<bool, Trouble> {
+    let judged = judge(logs, fleet, unowned)?;
     common.print(&judged, |judged, _| judged.text())?;
     Ok(judged.complaints.is_empty())
 }
@@ -740,9 +743,9 @@ mod tests {
             std::fs::write(&path, lines.join("\n") + "\n").unwrap();
             path
         };
-        let judged = |logs: &[PathBuf]| {
-            judge(logs, "manifold", Duration::from_secs(8)).map_err(|why| why.why)
-        };
+        let unowned = Duration::try_from(audit_log::UNOWNED).unwrap();
+        assert_eq!(duration("8s"), Ok(unowned), "the default of --unowned");
+        let judged = |logs: &[PathBuf]| judge(logs, "manifold", unowned).map_err(|why| why.why);
         let first = file("1.log", &[range_lease(0, "a_1", 4), pod(1, "a", 4)]);
         let second = file("2.log", &[range_lease(2, "b_1", 5), pod(3, "b", 5)]);
         let good = judged(&[second.clone(), first.clone()]).unwrap();

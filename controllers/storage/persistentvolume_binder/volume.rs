@@ -347,7 +347,8 @@ impl Pass<'_> {
         };
         let key = recycler.key(volume);
         let pod = self.seen.get::<Pod>(&key);
-        let mut state = self.memory.recycling.remove(&name).unwrap_or_default();
+        let state = self.memory.recycling.get(&name).cloned();
+        let mut state = state.unwrap_or_default();
         let failed = |why: &str| format!("Recycle failed: failed to recycle volume: {why}");
         let why = if !state.refused.is_empty() {
             let why = &state.refused;
@@ -373,28 +374,17 @@ impl Pass<'_> {
                             self.plan
                                 .delete(pod, Only::ThisUid, Propagation::Background);
                         }
-                        self.memory.recycling.insert(name, state);
                         return Ok(());
                     }
-                    FAILED => match self.message(&key) {
-                        Ok(message) => Some(failed(&message)),
-                        Err(refusal) => {
-                            self.memory.recycling.insert(name, state);
-                            return Err(refusal);
-                        }
-                    },
+                    FAILED => Some(failed(&self.message(&key)?)),
                     // It is at work.
-                    _ => {
-                        self.memory.recycling.insert(name, state);
-                        return Ok(());
-                    }
+                    _ => return Ok(()),
                 },
             }
         };
         if let Some(why) = why {
             if let Some(action) = self.enter(volume, FAILED, &why) {
                 action.announce(Event::warning(volume, FAILED_RECYCLE, why));
-                self.memory.recycling.insert(name, state);
                 return Ok(());
             }
             let doublings = state.failures.min(10);
