@@ -217,11 +217,16 @@ fn objects_with_texts_that_are_not_utf_8_are_counted_and_their_namespace_can_end
         let fleet = fleet_of(&control_plane, &NO_LIMITS).await?;
         let _replicas = fleet.start_all(REPLICAS).await?;
         let namespace = control_plane.namespace("odd").await?;
-        let accounts = ["-n", &namespace, "get", "serviceaccount", "default"];
-        until("pods are admitted", PATIENCE, POLL, || async {
-            Ok(control_plane.kubectl(&accounts).await.ok())
-        })
-        .await?;
+        for needed in ["serviceaccount/default", "configmap/kube-root-ca.crt"] {
+            let get = ["-n", &namespace, "get", needed];
+            until(
+                "what every namespace has is there",
+                PATIENCE,
+                POLL,
+                || async { Ok(control_plane.kubectl(&get).await.ok()) },
+            )
+            .await?;
+        }
 
         let mut meta = ObjectMeta {
             name: "odd".into(),

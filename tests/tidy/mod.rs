@@ -34,8 +34,8 @@ fn metadata() -> Metadata {
         .expect("cargo metadata")
 }
 
-/// What git tracks or would track. Binary files are left out.
-fn files() -> Files {
+/// The names of what git tracks or would track, with files deleted but not yet committed as such.
+fn names() -> Vec<String> {
     let output = Command::new("git")
         .current_dir(root())
         .args([
@@ -53,14 +53,16 @@ fn files() -> Files {
         String::from_utf8_lossy(&output.stderr)
     );
     let names = String::from_utf8(output.stdout).expect("file names are UTF-8");
-    let files: Files = names
-        .split_terminator('\0')
-        // Files deleted but not yet committed as such are listed too.
+    names.split_terminator('\0').map(str::to_owned).collect()
+}
+
+/// The files of the tree by name; binary ones are left out.
+fn files() -> Files {
+    let files: Files = names()
+        .into_iter()
         .filter_map(|name| {
-            Some((
-                name.to_owned(),
-                std::fs::read_to_string(root().join(name)).ok()?,
-            ))
+            let text = std::fs::read_to_string(root().join(&name)).ok()?;
+            Some((name, text))
         })
         .collect();
     assert!(
@@ -126,6 +128,22 @@ fn every_public_item_is_named_somewhere() {
 #[test]
 fn nothing_is_left_over() {
     assert_none(&leftovers::complaints(&files()));
+}
+
+#[test]
+fn no_file_is_larger_than_what_somebody_reads() {
+    // A package that was fetched beside the sources was committed with them once.
+    const BYTES_MAX: u64 = 1 << 20;
+    let large: Vec<String> = names()
+        .into_iter()
+        .filter(|name| {
+            std::fs::metadata(root().join(name)).is_ok_and(|file| file.len() > BYTES_MAX)
+        })
+        .map(|name| {
+            format!("{name} has more than {BYTES_MAX} bytes: what is fetched is not committed")
+        })
+        .collect();
+    assert_none(&large);
 }
 
 #[test]

@@ -6,9 +6,9 @@
 //! object goes or takes less, when its limits change, when other resources are served, and every
 //! `--resource-quota-sync-period`.
 //!
-//! Usage is lowered only where the caches are known to be as new as the quota itself: an old cache would miss
-//! what admission has just let in, and so let in too much. A resource that can't be listed keeps the usage
-//! that was last reported, and holds back no other.
+//! Usage is lowered, and reported for the first time, only where the caches are known to be as new as the
+//! quota itself: an old cache would miss what admission has just let in, and so let in too much. A resource
+//! that can't be listed keeps the usage that was last reported, and holds back no other.
 
 use std::time::Duration;
 

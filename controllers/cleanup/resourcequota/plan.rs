@@ -11,8 +11,8 @@ use kubernetes_proto::{
 
 use super::{Gates, context::exact, tally};
 
-/// How soon lowered usage is calculated once more: objects that admission had charged and that were still
-/// being created exist by then.
+/// How soon usage that was lowered, or reported for the first time, is calculated once more: objects that
+/// were still being created, charged by admission or admitted before the limit, exist by then.
 const MADE_BY_THEN: SignedDuration = SignedDuration::from_secs(1);
 
 /// Recalculates a quota.
@@ -50,14 +50,17 @@ pub(super) fn plan(quota: &ResourceQuota, seen: &Snapshot<'_>, gates: Gates) -> 
     }
 
     // Admission trusts the reported usage: it must not be lowered from a cache that lags behind what
-    // admission has let in.
+    // admission has let in, nor begin without objects that are older than the limit, which nobody charged.
     let meta = Object::metadata(quota);
     for (resource, names) in &tally.read {
-        let lowered = names.iter().any(|name| {
-            let before = reported.get(name).copied().unwrap_or_default();
-            tally.used.get(name).is_some_and(|now| before.exceeds(*now))
+        let trusted = names.iter().any(|name| {
+            let now = tally.used.get(name);
+            now.is_some_and(|now| match reported.get(name) {
+                Some(before) => before.exceeds(*now),
+                None => true,
+            })
         });
-        if lowered {
+        if trusted {
             plan.rests_on(resource, &meta.namespace, meta.resource_version);
             plan.requeue_at(seen.now + MADE_BY_THEN);
         }

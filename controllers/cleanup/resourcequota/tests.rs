@@ -1,7 +1,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use controllers_kit::{
-    Answers, AnyObject, Controller, DynChange, Entry, FlagValue, Key, Reader as _, Requeue,
+    Answers, AnyObject, Controller, DynChange, Entry, FlagValue, Key, Plan, Reader as _, Requeue,
     Snapshot, Standing, Verb, Watches, catalogue::Catalogue, testing::*,
 };
 use kubernetes_proto::{
@@ -934,11 +934,7 @@ fn usage_is_lowered_only_from_caches_that_are_as_new_as_the_quota() {
         ));
     let version = Object::metadata(&*less.get::<ResourceQuota>("all")).resource_version;
     let plan = less.plan::<ResourceQuotas>("all");
-    let rests: Vec<(&str, u64)> = plan
-        .counted
-        .iter()
-        .map(|set| (set.resource.plural, set.since))
-        .collect();
+    let rests = rests_of(&plan);
     assert_eq!(rests, [("pods", version)]);
     // What was being made meanwhile is there a second later.
     assert_eq!(plan.requeue, Requeue::At(at("12:00:01")));
@@ -948,6 +944,36 @@ fn usage_is_lowered_only_from_caches_that_are_as_new_as_the_quota() {
         "pods=0 configmaps=1",
     ));
     assert!(more.plan::<ResourceQuotas>("all").counted.is_empty());
+}
+
+#[test]
+fn a_new_limit_begins_with_caches_that_are_as_new_as_the_quota() {
+    // What is older than the limit was charged by nobody, and wakes no quota once it is in the cache.
+    let mut widened = reported("all", "pods=9", "pods=0");
+    widened.spec.as_mut().unwrap().hard = amounts("pods=9 configmaps=9");
+    for (quota, begun) in [
+        (quota("all", "pods=9 configmaps=9"), "configmaps pods"),
+        (widened, "configmaps"),
+    ] {
+        let world = world()
+            .with(config_map("one").in_namespace("default"))
+            .with(quota);
+        let version = Object::metadata(&*world.get::<ResourceQuota>("all")).resource_version;
+        let plan = world.plan::<ResourceQuotas>("all");
+        let mut rests = rests_of(&plan);
+        rests.sort_unstable();
+        let wanted: Vec<(&str, u64)> = begun.split(' ').map(|name| (name, version)).collect();
+        assert_eq!(rests, wanted);
+        assert_eq!(plan.requeue, Requeue::At(at("12:00:01")), "{begun}");
+    }
+}
+
+/// The resources that a plan rests on, and since which version.
+fn rests_of(plan: &Plan) -> Vec<(&'static str, u64)> {
+    plan.counted
+        .iter()
+        .map(|set| (set.resource.plural, set.since))
+        .collect()
 }
 
 #[test]
