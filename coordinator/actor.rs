@@ -313,7 +313,7 @@ impl Coordinator {
                     }
                 });
             }
-            Effect::Swap { version, lease } => {
+            Effect::Swap { version, lease, .. } => {
                 let (leases, turn) = (self.leases.clone(), self.turn());
                 self.spawn(ctx, async move {
                     let result = match turn.await {
@@ -720,6 +720,7 @@ fn log(happening: &Happening, held: usize) {
         | Happening::Evicted { .. }
         | Happening::Deprived { .. }
         | Happening::Damaged { .. }
+        | Happening::Doubtful { .. }
         | Happening::Dropped { .. } => tracing::warn!("{happening}"),
         Happening::Joined { .. } | Happening::Reopened { .. } | Happening::Holds => {
             tracing::info!("{happening}");
@@ -730,6 +731,7 @@ fn log(happening: &Happening, held: usize) {
         | Happening::TookOver { .. }
         | Happening::Received { .. }
         | Happening::HandedOver { .. }
+        | Happening::Relinquished { .. }
         | Happening::HandoffFailed { .. } => {
             tracing::debug!("{happening}");
         }

@@ -1,10 +1,10 @@
 //! Lease objects: what the core's Leases look like in the API, and how they are read and swapped.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use coordinator_core::{
-    Crashes, Deaths, Holder, RangeId, RangeLease, ReplicaLease, Status, Version, Work, Written,
-    parse_dead_owners,
+    Crashes, Deaths, Holder, Question, RangeId, RangeLease, ReplicaLease, Replies, Status, Version,
+    Work, Written, parse_dead_owners,
 };
 use futures::{Stream, StreamExt};
 use k8s_openapi::{
@@ -43,6 +43,11 @@ const FENCED: &str = "manifold.dev/fenced";
 const FINGERPRINTS: &str = "manifold.dev/fingerprints";
 /// Names of the members that do not answer this replica, separated by commas.
 const UNREACHABLE: &str = "manifold.dev/unreachable";
+/// What it asks all members, as `<incarnation> <number> <ranges>`; empty without a question.
+const QUESTION: &str = "manifold.dev/question";
+/// What it knows of the questions of others, as `<incarnation> <holder>=<number>,… <ranges held>
+/// <range>=<epoch>,…`; the incarnation alone where nobody asks, empty or absent where the build reads none.
+const REPLIES: &str = "manifold.dev/replies";
 const INCARNATION: &str = "manifold.dev/incarnation";
 /// Incarnations that have lost the Lease by compare-and-swap, separated by commas.
 const ENDED: &str = "manifold.dev/ended";
@@ -414,6 +419,8 @@ impl Leases {
             (DEATHS.to_owned(), lease.deaths.to_string()),
             (FINGERPRINTS.to_owned(), status.fingerprints.to_string()),
             (UNREACHABLE.to_owned(), status.unreachable.to_string()),
+            (QUESTION.to_owned(), text_of(status.question.as_deref())),
+            (REPLIES.to_owned(), text_of(status.replies.as_deref())),
         ]);
         // A merge patch keeps what it does not name, so nothing is left out that may have been there.
         annotations.insert(
@@ -531,6 +538,8 @@ pub fn decode(fleet: &str, lease: &Lease) -> Option<Found> {
             server_fenced: annotation(FENCED) == "true",
             fingerprints: annotation(FINGERPRINTS).into(),
             unreachable: annotation(UNREACHABLE).into(),
+            question: Question::parse(annotation(QUESTION)).map(Arc::new),
+            replies: Replies::parse(annotation(REPLIES)).map(Arc::new),
         },
         incarnation,
         ended: annotation(ENDED)
@@ -541,6 +550,10 @@ pub fn decode(fleet: &str, lease: &Lease) -> Option<Found> {
         working: Work::parse_all(annotation(WORKING)),
         deaths: Deaths::parse(annotation(DEATHS)),
     }))
+}
+
+fn text_of(content: Option<&impl fmt::Display>) -> String {
+    content.map(ToString::to_string).unwrap_or_default()
 }
 
 /// A Lease without a readable version counts as older than any.

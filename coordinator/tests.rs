@@ -1,15 +1,15 @@
 //! What the shell adds to the core: flags, Lease objects, the fence, peers over TLS.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{Ipv4Addr, SocketAddr},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use coordinator_core::{
-    Care, Crashes, Deaths, Epoch, Holder, Member, NotSent, Offer, Pin, RangeId, RangeLease,
-    ReplicaLease, Status, View, Work,
+    Care, Crashes, Deaths, Epoch, Holder, Member, NotSent, Offer, Pin, Question, RangeId,
+    RangeLease, ReplicaLease, Replies, Status, View, Work,
 };
 use peer_proto::{ControllerState, InspectRequest, InspectedKey, KeyState, RangeState, Sight};
 use rustls::{
@@ -180,6 +180,17 @@ async fn a_replica_lease_survives_the_way_to_the_api_and_back() {
             server_fenced: true,
             fingerprints: "kubelet-serving=0a1b,root-ca=2c3d".into(),
             unreachable: "manifold-1,manifold-2".into(),
+            question: Some(Arc::new(Question {
+                by: "0abc-2".to_owned(),
+                number: 3,
+                ranges: BTreeSet::from([0, 1, 7]),
+            })),
+            replies: Some(Arc::new(Replies {
+                by: "0abc-2".to_owned(),
+                to: BTreeMap::from([(Holder::new("manifold-1", "0def"), 5)]),
+                held: BTreeSet::from([4]),
+                epochs: BTreeMap::from([(4, 9)]),
+            })),
         },
         ended: vec!["0abc".to_owned(), "0abc-1".to_owned()],
         working: vec![

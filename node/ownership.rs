@@ -177,10 +177,12 @@ fn notice(happening: &Happening, held: usize) -> Option<Notice> {
         Happening::Deprived { .. } => (EventType::Warning, "Deprived"),
         Happening::Standby { .. } => (EventType::Warning, "Standby"),
         Happening::Damaged { .. } => (EventType::Warning, "LeaseDamaged"),
+        Happening::Doubtful { .. } => (EventType::Warning, "RangesDoubtful"),
         Happening::Joined { .. }
         | Happening::TookOver { .. }
         | Happening::Received { .. }
         | Happening::HandedOver { .. }
+        | Happening::Relinquished { .. }
         | Happening::HandoffFailed { .. }
         | Happening::Holds => return None,
     };
@@ -202,9 +204,11 @@ fn word(happening: &Happening) -> &'static str {
         Happening::TookOver { .. } => "took_over",
         Happening::Received { .. } => "received",
         Happening::HandedOver { .. } => "handed_over",
+        Happening::Relinquished { .. } => "relinquished",
         Happening::HandoffFailed { .. } => "handoff_failed",
         Happening::Deprived { .. } => "deprived",
         Happening::Damaged { .. } => "lease_damaged",
+        Happening::Doubtful { .. } => "ranges_doubtful",
         Happening::Dropped { .. } => "dropped",
         Happening::Standby { .. } => "standby",
         Happening::Holds => "holds",

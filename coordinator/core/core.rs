@@ -29,6 +29,7 @@ use crate::{
     },
     mutation::broken,
     placement::place_within,
+    questions::{Question, Replies},
     renewal::{OwnLease, OwnPhase},
     ring::Ring,
     slow_start::Crashes,
@@ -66,9 +67,15 @@ const CONTACT_PERIODS: u32 = 5;
 /// lower bound is one.
 const CONTACT_BACKOFF_MAX_PERIODS: u32 = 60;
 
+/// A member has not answered three times in a row when its back-off has come to this many retry periods.
+const SILENT_BACKOFF_PERIODS: u32 = 4;
+
 /// A range whose state is too large for a handoff is tried again after this many retry periods: it may have
 /// shrunk.
 const OVERSIZED_PERIODS: u32 = 300;
+
+/// What is doubtful for a lease duration is reported, and again after each this many retry periods.
+const DOUBT_REPORT_PERIODS: u32 = 60;
 
 /// The number of the question that only asks whether a member answers. Inquiries count from 1.
 const CONTACT_INQUIRY: u64 = 0;
@@ -148,6 +155,8 @@ enum Phase {
         retry_at: Option<Time>,
         /// A swap had no answer: it may have landed.
         unanswered: bool,
+        /// The other has acknowledged the state.
+        with_state: bool,
     },
 }
 
@@ -195,11 +204,33 @@ struct Evicting {
 }
 
 /// Does any live member hold these? Asked of all before a range without a trustworthy Lease is taken.
+///
+/// An answer counts for as long as the inquiry lasts, however long others take to answer. A member that
+/// holds nothing of a range when it answers can come to hold it by a write to its Lease alone. If the Lease
+/// is there, the claim is a compare-and-swap on what stood there before the question; if not, a Lease that
+/// appears meanwhile is seen. In both cases the range is asked for again, under another number.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Inquiry {
     id: u64,
+    /// What is left of what was asked for.
     ranges: BTreeSet<RangeId>,
-    waiting: BTreeSet<Holder>,
+    /// Who has not answered yet.
+    waiting: BTreeMap<Holder, Asked>,
+    /// As written into the own Lease while somebody is waited for.
+    question: Arc<Question>,
+    /// Whether it is there: somebody did not answer by gRPC, or takes its time.
+    published: bool,
+    since: Time,
+    /// Since when some range has been asked for, under this number and those before.
+    doubtful_since: Time,
+    report_at: Time,
+}
+
+/// A member that is waited for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Asked {
+    /// When it is asked again by gRPC; `None` while an answer is awaited.
+    retry_at: Option<Time>,
 }
 
 /// A range Lease whose epoch no replica can have written. It is deleted on its version; then the range has no
@@ -247,6 +278,8 @@ struct Contact {
     unreachable: Backoff,
     /// It answered, and refused a range.
     refuses: Backoff,
+    /// Since when it has not answered.
+    silent_since: Option<Time>,
 }
 
 impl Contact {
@@ -254,12 +287,22 @@ impl Contact {
         self.answered = Some(now);
         self.asking = false;
         self.unreachable = Backoff::default();
+        self.silent_since = None;
     }
 
     fn unanswered(&mut self, now: Time, period: Duration) {
         self.answered = None;
         self.asking = false;
         self.unreachable.fail(now, period);
+        self.silent_since.get_or_insert(now);
+    }
+
+    /// It has not answered for so long, nor to several questions in a row: a lost message or two are no
+    /// silence.
+    fn is_silent(&self, now: Time, patience: Duration, period: Duration) -> bool {
+        let long = |since| now.saturating_sub(since) >= patience;
+        self.unreachable.delay >= period * SILENT_BACKOFF_PERIODS
+            && self.silent_since.is_some_and(long)
     }
 
     fn is_fresh(&self, now: Time, period: Duration) -> bool {
@@ -332,6 +375,8 @@ pub struct Core {
     inquiry: Option<Inquiry>,
     inquiries: u64,
     next_inquiry: Time,
+    /// What is said of the questions in other members' Leases.
+    replies: Option<Arc<Replies>>,
 
     host_ready: bool,
     /// Since when what the node sees is not current.
@@ -400,6 +445,7 @@ impl Core {
             inquiry: None,
             inquiries: 0,
             next_inquiry: Time::ZERO,
+            replies: None,
             host_ready: false,
             stale_since: None,
             outdated_since: None,
@@ -457,6 +503,7 @@ impl Core {
         if self.fatal {
             return;
         }
+        self.reply_to_questions(now);
         self.say_how_it_stands(now, out);
         if !self.is_held() {
             return;
@@ -535,8 +582,18 @@ impl Core {
                 for lease in leases {
                     self.see_range(lease);
                 }
-                self.ranges
-                    .retain(|range, lease| listed.contains(range) || lease.version > version);
+                let gone =
+                    |lease: &RangeLease| !listed.contains(&lease.range) && lease.version <= version;
+                let gone: Vec<RangeId> = self
+                    .ranges
+                    .values()
+                    .filter(|lease| gone(lease))
+                    .map(|lease| lease.range)
+                    .collect();
+                for range in gone {
+                    self.ranges.remove(&range);
+                    self.ask_again(range);
+                }
                 self.damaged
                     .retain(|range, lease| listed.contains(range) || lease.version > version);
                 self.range_ends.retain(|_, end| *end > version);
@@ -559,6 +616,7 @@ impl Core {
             Input::Range(lease) => self.see_range(lease),
             Input::RangeGone { range, version } => {
                 if range < self.config.ranges {
+                    self.ask_again(range);
                     self.range_ends.insert(range, version);
                     if self
                         .ranges
@@ -652,13 +710,8 @@ impl Core {
                     .into_iter()
                     .filter(|range| *range < self.config.ranges)
                     .map(|range| {
-                        let held = (self.held.contains_key(&range)
-                            || self.claims.contains_key(&range))
-                            && !broken!(DeniesWhatItHolds);
-                        (
-                            range,
-                            (held, self.highest.get(&range).copied().unwrap_or(0)),
-                        )
+                        let epoch = self.highest.get(&range).copied().unwrap_or(0);
+                        (range, (self.may_hold(range), epoch))
                     })
                     .collect();
                 if answer.values().any(|(held, _)| *held) {
@@ -850,7 +903,7 @@ impl Core {
             return;
         }
         let same = before.is_some_and(|before| before.lease.incarnation == lease.incarnation);
-        if !same || before.is_none_or(|before| before.lease.status != lease.status) {
+        if !same || before.is_none_or(|before| !before.lease.status.is_same_member(&lease.status)) {
             self.still_since = now;
         }
         let replaced = before.and_then(|before| before.lease.holder());
@@ -893,6 +946,7 @@ impl Core {
             return;
         }
         self.range_ends.remove(&range);
+        self.ask_again(range);
         if epoch >= EPOCH_END && !broken!(BelievesAnyEpoch) {
             self.ranges.remove(&range);
             let damaged = Damaged {
@@ -906,6 +960,13 @@ impl Core {
         self.damaged.remove(&range);
         self.raise(range, epoch);
         self.ranges.insert(range, lease);
+    }
+
+    /// Something has happened to the range's Lease: what members answered before counts for nothing.
+    fn ask_again(&mut self, range: RangeId) {
+        if let Some(inquiry) = &mut self.inquiry {
+            inquiry.ranges.remove(&range);
+        }
     }
 
     /// Remembers an epoch that was seen. One that no replica can have written, by hand or from a peer, counts
@@ -1096,6 +1157,15 @@ impl Core {
             }));
             return;
         }
+        let (patience, period) = (self.config.lease_duration, self.config.retry_period);
+        let is_silent = |contact: &Contact| contact.is_silent(now, patience, period);
+        let relinquishes = !draining && self.contacts.get(&to).is_some_and(is_silent);
+        if relinquishes && self.is_live(&to) {
+            return self.relinquish(now, range, to, since, out);
+        }
+        let Some(held) = self.held.get_mut(&range) else {
+            return;
+        };
         let address = self
             .replicas
             .get(&to.name)
@@ -1125,6 +1195,42 @@ impl Core {
             }
             Some(_) => self.resume(now, range, "the fence has closed".to_owned(), out),
             None => self.resume(now, range, "its replica Lease is gone".to_owned(), out),
+        }
+    }
+
+    /// Gives a range to a member that lives and cannot be reached, by its Lease alone. The other then knows
+    /// nothing of it, and takes it as any range that is named its own by nobody it has heard: after it has
+    /// asked all members.
+    fn relinquish(
+        &mut self,
+        now: Time,
+        range: RangeId,
+        to: Holder,
+        since: Time,
+        out: &mut Vec<Effect>,
+    ) {
+        let (open, me) = (self.is_open(now), self.me());
+        let Some(held) = self.held.get_mut(&range) else {
+            return;
+        };
+        let lease = self
+            .ranges
+            .get(&range)
+            .filter(|lease| lease.holder == me && lease.epoch == held.epoch);
+        match lease {
+            Some(lease) if open => {
+                held.phase = Phase::Swapping {
+                    to: to.clone(),
+                    since,
+                    retry_at: None,
+                    unanswered: false,
+                    with_state: false,
+                };
+                out.push(Effect::CloseRange(range));
+                out.push(swap(lease, to, false));
+            }
+            Some(_) => self.resume(now, range, "the fence has closed".to_owned(), out),
+            None => self.resume(now, range, "its Lease has changed".to_owned(), out),
         }
     }
 
@@ -1179,8 +1285,9 @@ impl Core {
                     since,
                     retry_at: None,
                     unanswered: false,
+                    with_state: true,
                 };
-                out.push(swap(lease, to));
+                out.push(swap(lease, to, true));
             }
             (Ok(()), Some(_)) => self.resume(now, range, "the fence has closed".to_owned(), out),
             (Ok(()), None) => self.resume(now, range, "its Lease has changed".to_owned(), out),
@@ -1373,6 +1480,7 @@ impl Core {
                 Err(()) => contact.unanswered(now, self.config.retry_period),
             }
         }
+        let retry_at = now + self.config.retry_period;
         let Some(inquiry) = self.inquiry.as_mut().filter(|inquiry| inquiry.id == id) else {
             return;
         };
@@ -1396,8 +1504,10 @@ impl Core {
                 }
             }
             _ => {
-                self.inquiry = None;
-                self.next_inquiry = now + self.config.retry_period;
+                if let Some(asked) = inquiry.waiting.get_mut(from) {
+                    asked.retry_at = Some(retry_at);
+                    inquiry.published = true;
+                }
             }
         }
     }
@@ -1540,11 +1650,81 @@ impl Core {
             server_fenced: self.server_fenced,
             fingerprints: Arc::clone(&self.fingerprints),
             unreachable: Arc::clone(&self.unreachable),
+            question: self.published_question(now),
+            replies: self.replies.clone(),
         };
         if self.told_status.as_ref() != Some(&status) {
             self.told_status = Some(status.clone());
             out.push(Effect::Status(status));
         }
+    }
+
+    /// A member that takes longer than a retry period to answer by gRPC may never do so.
+    fn published_question(&self, now: Time) -> Option<Arc<Question>> {
+        let period = self.config.retry_period;
+        let inquiry = self.inquiry.as_ref()?;
+        let published = inquiry.published || now >= inquiry.since + period;
+        (published && !inquiry.waiting.is_empty()).then(|| Arc::clone(&inquiry.question))
+    }
+
+    /// What others ask in their Leases is answered once for each set of questions, so that a move meanwhile
+    /// costs no write. Each answer is found out after all of the questions were read.
+    fn reply_to_questions(&mut self, now: Time) {
+        let Some(me) = self.me() else {
+            self.replies = None;
+            return;
+        };
+        let (mut to, mut asked) = (BTreeMap::new(), BTreeSet::new());
+        for seen in self.replicas.values().take(REPLICAS_MAX + 1) {
+            let (Some(holder), Some(question)) =
+                (seen.lease.holder(), seen.lease.status.question.as_ref())
+            else {
+                continue;
+            };
+            if holder.name != me.name && holder.incarnation == question.by {
+                to.insert(holder, question.number);
+                asked.extend(&question.ranges);
+            }
+        }
+        let before = self
+            .replies
+            .as_ref()
+            .filter(|replies| replies.by == me.incarnation);
+        if before.is_some_and(|replies| replies.to == to) {
+            return;
+        }
+        let known = |range: &RangeId| Some((*range, self.highest.get(range).copied()?));
+        let (held, epochs) = match before {
+            Some(replies) if broken!(RepliesFromMemory) => {
+                (replies.held.clone(), replies.epochs.clone())
+            }
+            _ => (
+                asked
+                    .iter()
+                    .copied()
+                    .filter(|range| self.may_hold(*range))
+                    .collect::<BTreeSet<RangeId>>(),
+                asked.iter().filter_map(known).collect(),
+            ),
+        };
+        if !held.is_empty() {
+            // Somebody sees a Lease that does not name us: read it too.
+            self.next_ranges = self.next_ranges.min(now);
+        }
+        self.replies = Some(Arc::new(Replies {
+            by: me.incarnation,
+            to,
+            held,
+            epochs,
+        }));
+    }
+
+    /// Whether it holds the range, or may without another word: by a claim that is under way, or by what it
+    /// has acknowledged.
+    fn may_hold(&self, range: RangeId) -> bool {
+        let held = self.held.contains_key(&range);
+        let claimed = self.claims.contains_key(&range) && !broken!(ForgetsItsClaims);
+        (held || claimed || self.kept.contains_key(&range)) && !broken!(DeniesWhatItHolds)
     }
 
     /// Owners by some range Lease of whom no replica Lease speaks: counts how long that has been so.
@@ -1650,6 +1830,19 @@ impl Core {
                 (None, Some(_)) => self.claim(now, range, None, Some(me.clone()), out),
                 (Some(lease), Some(held)) => {
                     match held.phase {
+                        Phase::Swapping {
+                            to,
+                            with_state: false,
+                            ..
+                        } if lease.holder.as_ref() == Some(&to) => {
+                            self.let_go(range, out);
+                            let epoch = lease.epoch;
+                            out.push(Effect::Happened(Happening::Relinquished {
+                                range,
+                                epoch,
+                                to,
+                            }));
+                        }
                         Phase::Swapping { to, since, .. } if lease.holder.as_ref() == Some(&to) => {
                             let took = now.saturating_sub(since);
                             let epoch = lease.epoch;
@@ -1845,12 +2038,17 @@ impl Core {
         }
         let me = self.me();
         for (range, held) in &mut self.held {
-            if let Phase::Swapping { to, retry_at, .. } = &mut held.phase
+            if let Phase::Swapping {
+                to,
+                retry_at,
+                with_state,
+                ..
+            } = &mut held.phase
                 && retry_at.is_some_and(|at| at <= now)
                 && let Some(lease) = self.ranges.get(range).filter(|lease| lease.holder == me)
             {
                 *retry_at = None;
-                out.push(swap(lease, to.clone()));
+                out.push(swap(lease, to.clone(), *with_state));
             }
         }
     }
@@ -1986,14 +2184,23 @@ impl Core {
     }
 
     /// Ranges whose Lease is missing or not to be trusted: before we claim one, every live member says that
-    /// it does not hold it.
+    /// it does not hold it, by gRPC or in its Lease.
     fn inquire(&mut self, now: Time, placed: Option<&[u16]>, out: &mut Vec<Effect>) {
-        if self.inquiry.is_none() && self.next_inquiry <= now {
+        // One that takes long does not keep others waiting which have become doubtful meanwhile.
+        let may_begin = match &self.inquiry {
+            Some(inquiry) => now >= inquiry.since + self.config.lease_duration,
+            None => self.next_inquiry <= now,
+        };
+        if may_begin {
             let ranges: BTreeSet<RangeId> = (0..self.config.ranges)
                 .filter(|range| self.is_doubtful(now, *range, placed))
                 .collect();
-            if !ranges.is_empty() {
-                self.ask_all(ranges, out);
+            let asked = |inquiry: &Inquiry| ranges.is_subset(&inquiry.ranges);
+            if !self.inquiry.as_ref().is_some_and(asked) {
+                let before = self.inquiry.take();
+                if !ranges.is_empty() {
+                    self.ask_all(now, ranges, before.as_ref(), out);
+                }
             }
         }
         let noticed = |since: &Time| now.saturating_sub(*since) >= self.config.lease_duration;
@@ -2009,18 +2216,29 @@ impl Core {
         let Some(mut inquiry) = self.inquiry.take() else {
             return;
         };
-        inquiry.waiting.retain(|holder| !self.has_ended(holder));
+        self.read_replies(now, &mut inquiry);
         if broken!(ClaimsWithoutAsking) {
             inquiry.waiting.clear();
         }
         if broken!(VanishedAreNotWaitedFor) {
             self.vanished.clear();
         }
+        if inquiry.ranges.is_empty() {
+            // All of them are held, or somebody wrote their Leases: if not, they are asked for again.
+            self.next_inquiry = now + self.config.retry_period;
+            return;
+        }
         if !inquiry.waiting.is_empty() || !self.vanished.is_empty() {
+            self.remind(now, &mut inquiry, out);
             self.inquiry = Some(inquiry);
             return;
         }
-        let asked_long_ago = inquiry.ranges.is_empty();
+        let is_doubtful = |range: &RangeId| self.is_doubtful(now, *range, placed);
+        if placed.is_none() && !inquiry.ranges.iter().any(is_doubtful) {
+            // Whose they are is open for a moment: the answers count afterwards as well.
+            self.inquiry = Some(inquiry);
+            return;
+        }
         for range in inquiry.ranges {
             if self.is_doubtful(now, range, placed) {
                 let lease = self.ranges.get(&range);
@@ -2031,9 +2249,81 @@ impl Core {
                 self.claim(now, range, version, from, out);
             }
         }
-        if asked_long_ago {
-            // All of them are held: their holders will write the Leases.
-            self.next_inquiry = now + self.config.retry_period;
+    }
+
+    /// Takes the answers that stand in replica Leases. One counts when everything has been seen that happened
+    /// to range Leases before it was written; the same holds for a member's end.
+    fn read_replies(&mut self, now: Time, inquiry: &mut Inquiry) {
+        let Some(me) = self.me() else { return };
+        let mut read = Vec::new();
+        let mut late = false;
+        for holder in inquiry.waiting.keys() {
+            let seen = self.replicas.get(&holder.name).map(|seen| &seen.lease);
+            let Some(lease) = seen else {
+                // Deleted by hand: it is waited for as one that has vanished.
+                read.push((holder.clone(), None));
+                continue;
+            };
+            let replies = match lease.incarnation == Some(holder.incarnation.clone()) {
+                true => {
+                    let replies = lease.status.replies.as_ref();
+                    let answered = |replies: &&Arc<Replies>| {
+                        let number = replies.to.get(&me);
+                        replies.by == holder.incarnation
+                            && (number == Some(&inquiry.id)
+                                || number.is_some() && broken!(AnyReplyCounts))
+                    };
+                    let Some(replies) = replies.filter(answered) else {
+                        continue;
+                    };
+                    Some(Arc::clone(replies))
+                }
+                false => None,
+            };
+            match lease.version <= self.as_of {
+                true => read.push((holder.clone(), replies)),
+                false => late = true,
+            }
+        }
+        if late {
+            let grace = self.config.retry_period / SHORT_PARTS;
+            self.next_ranges = self.next_ranges.min(now + grace);
+        }
+        for (holder, replies) in read {
+            inquiry.waiting.remove(&holder);
+            let Some(replies) = replies else { continue };
+            inquiry.ranges.retain(|range| !replies.held.contains(range));
+            for (range, epoch) in &replies.epochs {
+                if *range < self.config.ranges {
+                    self.raise(*range, *epoch);
+                }
+            }
+        }
+    }
+
+    /// Asks those again who did not answer, and says for whom it waits.
+    fn remind(&mut self, now: Time, inquiry: &mut Inquiry, out: &mut Vec<Effect>) {
+        for (to, asked) in &mut inquiry.waiting {
+            if asked.retry_at.is_some_and(|at| at <= now)
+                && let Some(seen) = self.replicas.get(&to.name)
+            {
+                asked.retry_at = None;
+                out.push(Effect::AskHolds {
+                    inquiry: inquiry.id,
+                    to: to.clone(),
+                    address: seen.lease.status.address.clone(),
+                    ranges: inquiry.ranges.iter().copied().collect(),
+                });
+            }
+        }
+        if inquiry.report_at <= now {
+            inquiry.report_at = now + self.config.retry_period * DOUBT_REPORT_PERIODS;
+            let vanished = self.vanished.keys().cloned();
+            out.push(Effect::Happened(Happening::Doubtful {
+                ranges: inquiry.ranges.clone(),
+                asked: now.saturating_sub(inquiry.doubtful_since),
+                waiting: inquiry.waiting.keys().cloned().chain(vanished).collect(),
+            }));
         }
     }
 
@@ -2047,7 +2337,14 @@ impl Core {
         }
     }
 
-    fn ask_all(&mut self, ranges: BTreeSet<RangeId>, out: &mut Vec<Effect>) {
+    fn ask_all(
+        &mut self,
+        now: Time,
+        ranges: BTreeSet<RangeId>,
+        before: Option<&Inquiry>,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(me) = self.me() else { return };
         self.inquiries += 1;
         let others: Vec<(Holder, String)> = self
             .replicas
@@ -2063,11 +2360,23 @@ impl Core {
                 ranges: ranges.iter().copied().collect(),
             });
         }
-        let waiting = others.into_iter().map(|(holder, _)| holder).collect();
+        let waiting = others.into_iter();
+        let question = Question {
+            by: me.incarnation,
+            number: self.inquiries,
+            ranges: ranges.clone(),
+        };
         self.inquiry = Some(Inquiry {
             id: self.inquiries,
             ranges,
-            waiting,
+            waiting: waiting
+                .map(|(holder, _)| (holder, Asked { retry_at: None }))
+                .collect(),
+            question: Arc::new(question),
+            published: false,
+            since: now,
+            doubtful_since: before.map_or(now, |before| before.doubtful_since),
+            report_at: before.map_or(now + self.config.lease_duration, |before| before.report_at),
         });
     }
 
@@ -2124,6 +2433,15 @@ impl Core {
         }
         let force = self.drain_until.is_some();
         let mut unfrozen = Vec::new();
+        // A member that gets a range by its Lease alone asks all others first: each of them must be able to
+        // answer.
+        let reads_questions = |seen: &Seen| {
+            let lease = &seen.lease;
+            let by = lease.status.replies.as_ref().map(|replies| &replies.by);
+            lease.incarnation.is_none() || by == lease.incarnation.as_ref()
+        };
+        let relinquishes = !force && self.replicas.values().all(reads_questions);
+        let patience_for_silence = self.config.lease_duration;
         let period = self.config.retry_period;
         let patience = match force {
             true => period,
@@ -2148,13 +2466,15 @@ impl Core {
                 && self.ranges.contains_key(range);
             if let (Some(to), Some(seen)) = (to.filter(|_| quiet), seen) {
                 let contact = self.contacts.entry(to.clone()).or_default();
+                let relinquishes =
+                    relinquishes && contact.is_silent(now, patience_for_silence, period);
                 let waits = contact.unreachable.until(patience) > now
                     || contact.refuses.until(patience) > now;
-                if waits || contact.asking {
+                if (waits || contact.asking) && !relinquishes {
                     continue;
                 }
                 // Nothing is frozen for a member before it has answered.
-                if !contact.is_fresh(now, period) {
+                if !contact.is_fresh(now, period) && !relinquishes {
                     contact.asking = true;
                     out.push(Effect::AskHolds {
                         inquiry: CONTACT_INQUIRY,
@@ -2381,6 +2701,13 @@ impl Core {
         sooner(self.next_ranges);
         sooner(self.still_since + self.config.settle_time);
         sooner(self.next_inquiry);
+        if let Some(inquiry) = &self.inquiry {
+            sooner(inquiry.since + self.config.retry_period);
+            let waiting = inquiry.waiting.values();
+            waiting
+                .filter_map(|asked| asked.retry_at)
+                .for_each(&mut sooner);
+        }
         self.replicas
             .values()
             .for_each(|seen| sooner(seen.since + self.config.lease_duration));
@@ -2553,17 +2880,24 @@ impl Core {
     }
 }
 
-/// The Lease names the other, one epoch on.
-fn swap(lease: &RangeLease, to: Holder) -> Effect {
+/// The Lease names the other, one epoch on. Without the state it is two: then no attempt of before fits,
+/// whose state the other may have acknowledged without our hearing of it.
+fn swap(lease: &RangeLease, to: Holder, with_state: bool) -> Effect {
+    let next = next_epoch(lease.epoch);
+    let epoch = match with_state || broken!(RelinquishesOneEpochOn) {
+        true => next,
+        false => next_epoch(next),
+    };
     Effect::Swap {
         version: lease.version,
         lease: RangeLease {
             range: lease.range,
             version: 0,
             holder: Some(to),
-            epoch: next_epoch(lease.epoch),
+            epoch,
             dead: lease.dead.clone(),
         },
+        with_state,
     }
 }
 

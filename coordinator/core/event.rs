@@ -1,11 +1,16 @@
 //! What happens to a [`crate::Core`], and what it wants done.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    time::Duration,
+};
 
 use crate::{
     lease::{
         EPOCH_END, Epoch, Holder, RangeId, RangeLease, ReplicaLease, Status, Time, Version, Written,
     },
+    questions::write_ranges,
     renewal::{OwnLease, Regained},
 };
 
@@ -230,6 +235,8 @@ pub enum Effect {
         version: Version,
         /// What it shall say.
         lease: RangeLease,
+        /// Whether the other has acknowledged the range's state.
+        with_state: bool,
     },
     /// Delete a range Lease, if it still has this version. Answer: `RangeDeleted`.
     DeleteRange {
@@ -427,6 +434,15 @@ pub enum Happening {
         /// From the freeze to the written Lease.
         took: Duration,
     },
+    /// A range was given without its state, to a member that lives and does not answer.
+    Relinquished {
+        /// Which.
+        range: RangeId,
+        /// The epoch of its Lease.
+        epoch: Epoch,
+        /// To whom.
+        to: Holder,
+    },
     /// A handoff did not happen; the range went on here.
     HandoffFailed {
         /// Which.
@@ -451,6 +467,16 @@ pub enum Happening {
         range: RangeId,
         /// The epoch found.
         epoch: Epoch,
+    },
+    /// Ranges without a Lease that can be trusted are nobody's until all live members have said that they
+    /// hold none of them, and some have not for a lease duration.
+    Doubtful {
+        /// Which.
+        ranges: BTreeSet<RangeId>,
+        /// How long ago members were asked.
+        asked: Duration,
+        /// Who is waited for.
+        waiting: Vec<Holder>,
     },
     /// The drain's time was over with ranges still here.
     Dropped {
@@ -567,6 +593,12 @@ impl fmt::Display for Happening {
                     took.as_millis()
                 )
             }
+            Self::Relinquished { range, epoch, to } => {
+                write!(
+                    f,
+                    "gave range {range} to {to}, which does not answer, without its state, epoch {epoch}"
+                )
+            }
             Self::HandoffFailed { range, to, why } => {
                 write!(f, "range {range} was not handed to {to}: {why}")
             }
@@ -596,6 +628,25 @@ impl fmt::Display for Happening {
                     "the Lease of range {range} was edited by hand: leaseTransitions is {epoch}, and no replica writes \
                      {EPOCH_END} or more; it is deleted and made anew"
                 )
+            }
+            Self::Doubtful {
+                ranges,
+                asked,
+                waiting,
+            } => {
+                f.write_str("ranges ")?;
+                write_ranges(f, ranges)?;
+                let seconds = asked.as_secs();
+                write!(
+                    f,
+                    " have no trustworthy Lease, and for {seconds} s these members have not said whether they hold \
+                     them: "
+                )?;
+                for (at, holder) in waiting.iter().enumerate() {
+                    let before = if at == 0 { "" } else { ", " };
+                    write!(f, "{before}{holder}")?;
+                }
+                Ok(())
             }
             Self::Dropped { ranges } => {
                 write!(f, "left with {} ranges not handed over", ranges.len())

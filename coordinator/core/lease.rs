@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::{
     deaths::{Death, Deaths, Work},
+    questions::{Question, Replies},
     slow_start::Crashes,
 };
 
@@ -149,6 +150,23 @@ pub struct Status {
     pub fingerprints: Arc<str>,
     /// Names of the members that do not answer it, separated by commas. Nobody decides by it.
     pub unreachable: Arc<str>,
+    /// What it asks all members, while some do not answer by gRPC.
+    pub question: Option<Arc<Question>>,
+    /// What it knows of the questions of others; `None` where the build reads none.
+    pub replies: Option<Arc<Replies>>,
+}
+
+impl Status {
+    /// Whether both say the same as far as membership and placement are concerned.
+    pub(crate) fn is_same_member(&self, other: &Self) -> bool {
+        let bare = |status: &Self| Self {
+            unreachable: Arc::default(),
+            question: None,
+            replies: None,
+            ..status.clone()
+        };
+        self == other || bare(self) == bare(other)
+    }
 }
 
 /// A replica Lease.
@@ -184,6 +202,8 @@ impl ReplicaLease {
             incarnation: None,
             status: Status {
                 pin: None,
+                question: None,
+                replies: None,
                 ..self.status.clone()
             },
             working: Vec::new(),

@@ -18,6 +18,7 @@ mod lease;
 mod model;
 mod mutation;
 mod placement;
+mod questions;
 mod renewal;
 mod ring;
 #[cfg(test)]
@@ -42,6 +43,7 @@ pub use crate::{
         Status, Time, Version, Written,
     },
     placement::{Weights, place, place_within},
+    questions::{Question, Replies},
     renewal::{OwnLease, OwnPhase, Regained, Renewal, RenewalConfig, RenewalEffect, RenewalInput},
     ring::{MAX_RANGES, Ring, VIRTUAL_NODES, range_of},
     slow_start::Crashes,

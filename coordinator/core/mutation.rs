@@ -87,6 +87,14 @@ mutations! {
     ClaimsWithoutAsking,
     /// Whoever is asked says that it holds nothing.
     DeniesWhatItHolds,
+    /// A member that is asked does not mention claims of its own that are under way.
+    ForgetsItsClaims,
+    /// What a replica replies to a question in a Lease was found out before it read the question.
+    RepliesFromMemory,
+    /// A reply to a question before counts for the newest.
+    AnyReplyCounts,
+    /// A range that is given without its state is taken for a handoff that was acknowledged before.
+    RelinquishesOneEpochOn,
     /// Replicas whose Lease was deleted are not waited for before what they may hold is claimed.
     VanishedAreNotWaitedFor,
     /// An owner without a replica Lease counts as dead at once.
@@ -145,9 +153,12 @@ mutations! {
 
 #[cfg(test)]
 impl Mutation {
-    /// Those that tables catch, of the watchdog, the renewal and the core: the model has no threads, and
-    /// gives no range to a stale replica.
+    /// Those that tables and single ways through the model catch, of the watchdog, the renewal and the core:
+    /// the model has no threads, and gives no range to a stale replica.
     pub(crate) const OF_TABLES: &'static [Self] = &[
+        Self::AnyReplyCounts,
+        Self::ForgetsItsClaims,
+        Self::RelinquishesOneEpochOn,
         Self::StaleTakes,
         Self::GapsAreIgnored,
         Self::GapsCountAsHung,

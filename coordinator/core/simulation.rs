@@ -158,6 +158,8 @@ struct Node {
     core: Core,
     renewal: Renewal,
     open_until: Option<Time>,
+    /// What the core said last of the replica: a level, not a queue.
+    said: Option<Status>,
     epochs: BTreeMap<RangeId, Epoch>,
     /// What the host knows of each range: how often it was worked on.
     work: BTreeMap<RangeId, u64>,
@@ -183,10 +185,13 @@ struct World {
     faults_until: Time,
     /// The store answers nobody until then.
     store_down_until: Time,
+    /// No peer reaches another until then.
+    peers_cut_until: Time,
     latest: BTreeMap<RangeId, u64>,
     handoffs: u64,
     takeovers: u64,
     evictions: u64,
+    relinquished: u64,
     /// `TRACE=1` tells every effect.
     trace: bool,
 }
@@ -204,10 +209,12 @@ impl World {
             ranges,
             faults_until,
             store_down_until: Time::ZERO,
+            peers_cut_until: Time::ZERO,
             latest: BTreeMap::new(),
             handoffs: 0,
             takeovers: 0,
             evictions: 0,
+            relinquished: 0,
             trace: std::env::var_os("TRACE").is_some(),
         };
         for at in 0..nodes {
@@ -267,6 +274,7 @@ impl World {
             core,
             renewal: Renewal::new(config, status),
             open_until: None,
+            said: None,
             epochs: BTreeMap::new(),
             work: BTreeMap::new(),
             kept: BTreeMap::new(),
@@ -347,6 +355,10 @@ impl World {
             What::Own => {
                 let own = self.nodes[node].renewal.own();
                 self.core(node, Input::Own(own));
+            }
+            What::Renewal(RenewalInput::Status(status)) => {
+                let newest = self.nodes[node].said.clone().unwrap_or(status);
+                self.renewal(node, RenewalInput::Status(newest));
             }
             What::Renewal(input) => self.renewal(node, input),
             What::Tick(true) => {
@@ -472,7 +484,10 @@ impl World {
         let clock = self.clock(node);
         match effect {
             Effect::Join => self.soon(node, RenewalInput::Join),
-            Effect::Status(status) => self.soon(node, RenewalInput::Status(status)),
+            Effect::Status(status) => {
+                self.nodes[node].said = Some(status.clone());
+                self.soon(node, RenewalInput::Status(status));
+            }
             Effect::Reopen(regained) => self.soon(node, RenewalInput::Reopen(regained)),
             Effect::Release => self.soon(node, RenewalInput::Release),
             Effect::ReadReplicas => self.ask(node, Ask::Replicas(clock)),
@@ -484,7 +499,7 @@ impl World {
                 self.push(Duration::ZERO, node, What::Core(Input::Barred(holder)));
             }
             Effect::Claim { version, lease } => self.ask(node, Ask::Claim(version, lease)),
-            Effect::Swap { version, lease } => self.ask(node, Ask::Swap(version, lease)),
+            Effect::Swap { version, lease, .. } => self.ask(node, Ask::Swap(version, lease)),
             Effect::DeleteRange { range, version } => self.ask(node, Ask::Delete(range, version)),
             Effect::Gained { range, epoch, kept } => {
                 // Behind a closed fence an old message may still be believed: it has no effect.
@@ -626,6 +641,7 @@ impl World {
                 }
             }
             Effect::Happened(Happening::Evicted { .. }) => self.evictions += 1,
+            Effect::Happened(Happening::Relinquished { .. }) => self.relinquished += 1,
             Effect::Happened(_) => {}
             Effect::Fatal(fatal) => panic!("{fatal}"),
         }
@@ -677,7 +693,10 @@ impl World {
     }
 
     fn peer(&self, to: &Holder) -> Option<usize> {
-        (0..self.nodes.len()).find(|at| self.nodes[*at].alive && format!("r-{at}") == to.name)
+        let is_there = |at: &usize| self.nodes[*at].alive && format!("r-{at}") == to.name;
+        (0..self.nodes.len())
+            .find(is_there)
+            .filter(|_| self.now >= self.peers_cut_until)
     }
 
     fn lost(&mut self) -> bool {
@@ -877,7 +896,7 @@ impl World {
             return;
         }
         let node = usize::try_from(self.random.below(self.nodes.len() as u64)).unwrap_or(0);
-        match self.random.below(9) {
+        match self.random.below(10) {
             0 | 1 => self.crash(node),
             2 | 3 => {
                 let still = self.random.millis(100, 12_000);
@@ -899,6 +918,10 @@ impl World {
                     let down = self.random.millis(4500, 9000);
                     self.push(down, node, What::Restart);
                 }
+            }
+            8 => {
+                let cut = self.now + self.random.millis(500, 20_000);
+                self.peers_cut_until = self.peers_cut_until.max(cut);
             }
             _ => self.damage(),
         }
@@ -988,10 +1011,15 @@ impl World {
     }
 }
 
-fn simulate(seed: u64) -> (u64, u64, u64) {
+/// In every fifth run no peer ever reaches another.
+fn simulate(seed: u64) -> [u64; 4] {
     let nodes = 2 + usize::try_from(seed % 4).unwrap_or(0);
     let faults = Duration::from_secs(60);
     let mut world = World::new(seed, nodes, 16, faults);
+    let alone = seed % 5 == 4;
+    if alone {
+        world.peers_cut_until = Time::MAX;
+    }
     world.run(faults);
     world.store_down_until = Time::ZERO;
     for node in &mut world.nodes {
@@ -999,7 +1027,13 @@ fn simulate(seed: u64) -> (u64, u64, u64) {
     }
     world.run(faults + Duration::from_secs(40));
     world.check_rest();
-    (world.handoffs, world.takeovers, world.evictions)
+    assert!(!alone || world.handoffs == 0);
+    [
+        world.handoffs,
+        world.takeovers,
+        world.evictions,
+        world.relinquished,
+    ]
 }
 
 #[test]
@@ -1012,12 +1046,14 @@ fn no_two_replicas_may_act_on_one_range_whatever_fails() {
         .ok()
         .and_then(|seed| seed.parse().ok())
         .unwrap_or(0);
-    let mut sums = (0, 0, 0);
+    let mut sums = [0; 4];
     for seed in first..first + seeds {
         let result = std::panic::catch_unwind(|| simulate(seed));
         match result {
-            Ok((handoffs, takeovers, evictions)) => {
-                sums = (sums.0 + handoffs, sums.1 + takeovers, sums.2 + evictions);
+            Ok(counts) => {
+                for (sum, count) in sums.iter_mut().zip(counts) {
+                    *sum += count;
+                }
             }
             Err(panic) => {
                 eprintln!("seed {seed} fails: SEED={seed} SEEDS=1 replays it");
@@ -1025,15 +1061,36 @@ fn no_two_replicas_may_act_on_one_range_whatever_fails() {
             }
         }
     }
+    let [handoffs, takeovers, evictions, relinquished] = sums;
     eprintln!(
-        "{seeds} seeds: {} handoffs, {} takeovers, {} evictions",
-        sums.0, sums.1, sums.2
+        "{seeds} seeds: {handoffs} handoffs, {takeovers} takeovers, {evictions} evictions, {relinquished} relinquished"
     );
     if seeds >= 60 {
         assert!(
-            sums.0 > 500 && sums.1 > 1000 && sums.2 > 50,
+            handoffs > 400 && takeovers > 1000 && evictions > 50 && relinquished > 50,
             "too little happens: {sums:?}"
         );
+    }
+}
+
+/// How long after both hold their Leases everything has an owner, though no peer reaches another.
+#[test]
+fn without_peers_a_fleet_starts_and_grows_by_leases_alone() {
+    for seed in 0..20 {
+        let nodes = 2 + usize::try_from(seed % 4).unwrap_or(0);
+        let mut world = World::new(seed, nodes, 32, Time::ZERO);
+        world.peers_cut_until = Time::MAX;
+        // All have started after three seconds and have settled a second later.
+        world.run(Duration::from_secs(4) + 2 * LEASE_DURATION);
+        let owned: BTreeSet<RangeId> = world
+            .nodes
+            .iter()
+            .flat_map(|node| node.epochs.keys().copied())
+            .collect();
+        assert_eq!(owned.len(), 32, "seed {seed}: ranges without an owner");
+        world.run(Duration::from_secs(60));
+        world.check_rest();
+        assert_eq!((world.handoffs, world.evictions), (0, 0));
     }
 }
 

@@ -1,14 +1,18 @@
 //! Placement and ring by property, the two machines by table.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use proptest::prelude::*;
 
 use crate::{
     Care, Config, Core, Crashes, Death, Deaths, EPOCH_END, Effect, Epoch, Fatal, Happening, Holder,
-    Input, NotSent, Offer, OwnLease, OwnPhase, REPLICAS_MAX, RangeId, RangeLease, Refused,
-    Regained, Renewal, RenewalConfig, RenewalEffect, RenewalInput, ReplicaLease, Ring, Status,
-    Time, Version, Weights, Work, Written,
+    Input, NotSent, Offer, OwnLease, OwnPhase, Question, REPLICAS_MAX, RangeId, RangeLease,
+    Refused, Regained, Renewal, RenewalConfig, RenewalEffect, RenewalInput, ReplicaLease, Replies,
+    Ring, Status, Time, Version, Weights, Work, Written,
     mutation::{self, Mutation},
     place, place_within, range_of,
 };
@@ -2654,4 +2658,401 @@ fn a_pin_is_read_as_it_was_written_and_nothing_else_is_one() {
     ] {
         assert!(text.parse::<crate::Pin>().is_err(), "{text}");
     }
+}
+
+// ---- questions and replies in Leases ----
+
+/// The status that is to be said from now on, if it changes.
+fn said(effects: &[Effect]) -> Option<Status> {
+    let status = |effect: &Effect| match effect {
+        Effect::Status(status) => Some(status.clone()),
+        _ => None,
+    };
+    effects.iter().rev().find_map(status)
+}
+
+/// Whom an inquiry asks.
+fn asked(effects: &[Effect]) -> Vec<(u64, String)> {
+    let asks = |effect: &Effect| match effect {
+        Effect::AskHolds { inquiry, to, .. } if *inquiry > 0 => Some((*inquiry, to.name.clone())),
+        _ => None,
+    };
+    effects.iter().filter_map(asks).collect()
+}
+
+fn question_of(by: &str, number: u64, ranges: &[RangeId]) -> Option<Arc<Question>> {
+    let by = by.to_owned();
+    let ranges = ranges.iter().copied().collect();
+    Some(Arc::new(Question { by, number, ranges }))
+}
+
+fn replies_of(by: &str, to: &[(&str, &str, u64)]) -> Replies {
+    let question = |(name, incarnation, number): &(&str, &str, u64)| {
+        (Holder::new(*name, *incarnation), *number)
+    };
+    Replies {
+        by: by.to_owned(),
+        to: to.iter().map(question).collect(),
+        held: BTreeSet::new(),
+        epochs: BTreeMap::new(),
+    }
+}
+
+impl Bench {
+    /// "a" asks for the ranges that it is to have and that have no Lease.
+    fn asking(others: &[&str]) -> (Self, BTreeSet<RangeId>) {
+        let mut bench = Self::new(others, &[]);
+        bench.begin();
+        let effects = bench.pass(1, &[]);
+        let expected: Vec<_> = others.iter().map(|name| (1, (*name).to_owned())).collect();
+        assert_eq!((claims(&effects), asked(&effects)), (vec![], expected));
+        let ranges = effects.iter().find_map(|effect| match effect {
+            Effect::AskHolds { ranges, .. } => Some(ranges.iter().copied().collect()),
+            _ => None,
+        });
+        (bench, ranges.unwrap_or_default())
+    }
+
+    fn unanswered(&mut self, name: &str) -> Vec<Effect> {
+        self.step(Input::HoldsAnswered {
+            inquiry: 1,
+            from: Holder::new(name, format!("{name}1")),
+            result: Err(()),
+        })
+    }
+
+    /// A member writes this into its Lease, as far as the watch has brought it.
+    fn replies(&mut self, name: &str, replies: Replies) -> Vec<Effect> {
+        self.version += 1;
+        let version = self.version;
+        let lease = self.replicas.get_mut(name).expect("a member");
+        lease.version = version;
+        lease.status.replies = Some(Arc::new(replies));
+        let lease = lease.clone();
+        let mut effects = self.step(Input::Replica(lease));
+        assert_eq!(
+            claims(&effects),
+            [],
+            "what was before it may not be seen yet"
+        );
+        effects.extend(self.step(Input::WatchedTo(version)));
+        effects
+    }
+}
+
+#[test]
+fn who_does_not_answer_by_grpc_is_asked_in_the_own_lease_and_answers_in_its_own() {
+    let (mut bench, ranges) = Bench::asking(&["b"]);
+    let status = said(&bench.unanswered("b")).expect("a question");
+    let question = status.question.expect("a question");
+    assert_eq!((&*question.by, question.number), ("a1", 1));
+    assert_eq!(question.ranges, ranges);
+    let effects = bench.replies("b", replies_of("b1", &[("a", "a1", 1)]));
+    let taken: Vec<RangeId> = claims(&effects)
+        .into_iter()
+        .map(|(range, _)| range)
+        .collect();
+    assert_eq!(taken, Vec::from_iter(ranges));
+    let after = said(&bench.step(Input::Tick)).expect("nothing is asked any more");
+    assert_eq!(after.question, None);
+}
+
+#[test]
+fn a_question_is_in_the_lease_once_an_answer_takes_a_retry_period() {
+    let (mut bench, _) = Bench::asking(&["b"]);
+    bench.now += millis(999);
+    assert_eq!(said(&bench.step(Input::Tick)), None);
+    bench.now += millis(1);
+    let status = said(&bench.step(Input::Tick)).expect("a question");
+    assert_eq!(status.question.map(|question| question.number), Some(1));
+}
+
+#[test]
+fn answers_come_either_way_and_only_who_is_missing_is_asked_again() {
+    let (mut bench, ranges) = Bench::asking(&["b", "c"]);
+    bench.unanswered("c");
+    let answer = ranges.iter().map(|range| (*range, (false, 0))).collect();
+    bench.step(Input::HoldsAnswered {
+        inquiry: 1,
+        from: Holder::new("b", "b1"),
+        result: Ok(answer),
+    });
+    let effects = bench.pass(1, &[]);
+    assert_eq!(asked(&effects), [(1, "c".to_owned())]);
+    let effects = bench.replies("c", replies_of("c1", &[("a", "a1", 1), ("b", "b1", 1)]));
+    assert_eq!(claims(&effects).len(), ranges.len());
+}
+
+#[test]
+fn without_any_peer_all_answer_in_their_leases() {
+    let (mut bench, ranges) = Bench::asking(&["b", "c"]);
+    bench.unanswered("b");
+    bench.unanswered("c");
+    let effects = bench.replies("b", replies_of("b1", &[("a", "a1", 1)]));
+    assert_eq!(claims(&effects), []);
+    let effects = bench.replies("c", replies_of("c1", &[("a", "a1", 1)]));
+    assert_eq!(claims(&effects).len(), ranges.len());
+}
+
+#[test]
+fn a_reply_keeps_what_is_held_from_being_taken_and_raises_epochs() {
+    let (mut bench, ranges) = Bench::asking(&["b"]);
+    bench.unanswered("b");
+    let [held, free] = Vec::from_iter(ranges)[..] else {
+        panic!("two of four")
+    };
+    let replies = Replies {
+        held: BTreeSet::from([held]),
+        epochs: BTreeMap::from([(held, 4), (free, 7)]),
+        ..replies_of("b1", &[("a", "a1", 1)])
+    };
+    assert_eq!(claims(&bench.replies("b", replies)), [(free, 8)]);
+}
+
+#[test]
+fn a_reply_counts_for_its_question_its_asker_and_its_writer_alone() {
+    for replies in [
+        replies_of("b1", &[]),
+        replies_of("b1", &[("a", "a1", 0)]),
+        replies_of("b1", &[("a", "a1", 2)]),
+        replies_of("b1", &[("a", "a0", 1)]),
+        replies_of("b1", &[("c", "a1", 1)]),
+        replies_of("b0", &[("a", "a1", 1)]),
+    ] {
+        let (mut bench, _) = Bench::asking(&["b"]);
+        bench.unanswered("b");
+        assert_eq!(claims(&bench.replies("b", replies)), []);
+    }
+    mutation::set(Some(Mutation::AnyReplyCounts));
+    let (mut bench, _) = Bench::asking(&["b"]);
+    bench.unanswered("b");
+    let effects = bench.replies("b", replies_of("b1", &[("a", "a1", 0)]));
+    mutation::set(None);
+    assert_eq!(claims(&effects).len(), 2, "this is how it would be");
+}
+
+#[test]
+fn a_member_that_ends_has_answered_and_one_whose_lease_is_deleted_is_waited_for() {
+    let (mut bench, ranges) = Bench::asking(&["b"]);
+    bench.unanswered("b");
+    bench.version += 1;
+    let ended = ReplicaLease {
+        version: bench.version,
+        ..bench.replicas["b"].vacated()
+    };
+    bench.replicas.insert("b".to_owned(), ended.clone());
+    assert_eq!(claims(&bench.step(Input::Replica(ended))), []);
+    let effects = bench.step(Input::WatchedTo(bench.version));
+    assert_eq!(claims(&effects), [], "membership has to settle");
+    bench.now += secs(1);
+    let effects = bench.step(Input::Tick);
+    assert_eq!(claims(&effects).len(), ranges.len(), "{effects:?}");
+
+    let (mut bench, ranges) = Bench::asking(&["b"]);
+    bench.unanswered("b");
+    bench.replicas.remove("b");
+    bench.version += 1;
+    let version = bench.version;
+    let name = "b".to_owned();
+    assert_eq!(
+        claims(&bench.step(Input::ReplicaGone { name, version })),
+        []
+    );
+    assert_eq!(claims(&bench.pass(4, &[])), []);
+    assert!(claims(&bench.pass(2, &[])).len() >= ranges.len());
+}
+
+#[test]
+fn a_range_whose_lease_was_written_meanwhile_is_asked_for_again() {
+    let (mut bench, ranges) = Bench::asking(&["b"]);
+    bench.unanswered("b");
+    let [touched, other] = Vec::from_iter(ranges)[..] else {
+        panic!("two of four")
+    };
+    // "b" takes it and its Lease is deleted by hand: nothing is left to be seen of it.
+    let lease = bench.landed(touched, "b", "b1", 1);
+    bench.ranges.remove(&touched);
+    let version = bench.version;
+    bench.core.steps(
+        bench.now,
+        [
+            Input::Range(lease),
+            Input::RangeGone {
+                range: touched,
+                version,
+            },
+        ],
+    );
+    let effects = bench.replies("b", replies_of("b1", &[("a", "a1", 1)]));
+    assert_eq!(claims(&effects), [(other, 1)]);
+    assert_eq!(asked(&bench.step(Input::Tick)), [(2, "b".to_owned())]);
+}
+
+/// What "a" replies to "b", which asks for all ranges: it holds 0 and claims 1.
+fn replied(mutant: Option<Mutation>) -> Replies {
+    mutation::set(mutant);
+    let mut bench = Bench::new(&["b"], &[(0, "a", "a1", 3), (2, "b", "b1", 5)]);
+    bench.core = seeded(bench.core.clone(), 0, 3);
+    bench.begin();
+    bench.core = seeded(bench.core.clone(), 1, 9);
+    bench.version += 1;
+    let lease = bench.replicas.get_mut("b").expect("a member");
+    lease.version = bench.version;
+    lease.status.question = question_of("b1", 4, &[0, 1, 2, 3]);
+    let lease = lease.clone();
+    let status = said(&bench.step(Input::Replica(lease))).expect("a reply");
+    mutation::set(None);
+    let replies = status.replies.expect("a reply");
+    Replies::clone(&replies)
+}
+
+#[test]
+fn a_question_is_answered_with_what_is_held_and_claimed() {
+    let replies = replied(None);
+    assert_eq!(
+        (&*replies.by, replies.to),
+        ("a1", BTreeMap::from([(Holder::new("b", "b1"), 4)]))
+    );
+    assert_eq!(replies.held, BTreeSet::from([0, 1]));
+    assert_eq!(replies.epochs, BTreeMap::from([(0, 3), (2, 5)]));
+    let forgetful = replied(Some(Mutation::ForgetsItsClaims));
+    assert_eq!(
+        forgetful.held,
+        BTreeSet::from([0]),
+        "this is how it would be"
+    );
+}
+
+#[test]
+fn a_reply_is_written_once_for_each_question_and_nothing_at_rest() {
+    let mut bench = half_and_half();
+    let ask = |bench: &mut Bench, question| {
+        bench.version += 1;
+        let lease = bench.replicas.get_mut("b").expect("a member");
+        lease.version = bench.version;
+        lease.status.question = question;
+        let lease = lease.clone();
+        let status = said(&bench.step(Input::Replica(lease)))?;
+        status
+            .replies
+            .map(|replies| (replies.to.len(), replies.held.clone()))
+    };
+    let nothing = BTreeSet::new();
+    assert_eq!(ask(&mut bench, None), None, "nobody asks");
+    let question = question_of("b0", 1, &[0]);
+    assert_eq!(ask(&mut bench, question), None, "of another incarnation");
+    let question = question_of("b1", 1, &[0, 2]);
+    let expected = Some((1, BTreeSet::from([0])));
+    assert_eq!(ask(&mut bench, question.clone()), expected);
+    assert_eq!(ask(&mut bench, question), None, "the same question");
+    // What is lost meanwhile does not change the reply.
+    let lease = bench.landed(0, "b", "b1", 2);
+    assert_eq!(said(&bench.step(Input::Range(lease))), None);
+    assert_eq!(
+        ask(&mut bench, question_of("b1", 2, &[0])),
+        Some((1, nothing.clone()))
+    );
+    assert_eq!(ask(&mut bench, None), Some((0, nothing)));
+    let effects = bench.pass(10, &[]);
+    assert_eq!(said(&effects), None);
+}
+
+#[test]
+fn what_stays_doubtful_is_reported_with_those_who_are_waited_for() {
+    let (mut bench, ranges) = Bench::asking(&["b"]);
+    bench.unanswered("b");
+    let reports = |effects: &[Effect]| -> Vec<Happening> {
+        let report = |effect: &Effect| match effect {
+            Effect::Happened(happening @ Happening::Doubtful { .. }) => Some(happening.clone()),
+            _ => None,
+        };
+        effects.iter().filter_map(report).collect()
+    };
+    assert_eq!(reports(&bench.pass(4, &[])), []);
+    let waiting = vec![Holder::new("b", "b1")];
+    let expected = Happening::Doubtful {
+        ranges,
+        asked: secs(5),
+        waiting,
+    };
+    let seen = reports(&bench.pass(1, &[]));
+    assert_eq!(seen, std::slice::from_ref(&expected));
+    let text = expected.to_string();
+    assert!(
+        text.ends_with("said whether they hold them: b_b1"),
+        "{text}"
+    );
+    assert_eq!(reports(&bench.pass(59, &[])), []);
+    assert_eq!(reports(&bench.pass(1, &[])).len(), 1);
+}
+
+/// "a" owns all four, "b" has come and never answers; what is frozen for it after these seconds.
+fn frozen_for_the_silent(
+    reads_questions: bool,
+    draining: bool,
+    seconds: u64,
+) -> (Bench, Vec<RangeId>) {
+    let (mut bench, effects) = unreached();
+    assert_eq!(questions(&effects), 1);
+    if reads_questions {
+        for (name, by) in [("a", "a1"), ("b", "b1")] {
+            let lease = bench.replicas.get_mut(name).expect("a member");
+            lease.status.replies = Some(Arc::new(replies_of(by, &[])));
+        }
+    }
+    if draining {
+        bench.step(Input::Drain(bench.now + secs(3600)));
+    }
+    let mut frozen = freezes(&bench.contacted("b", false));
+    for _ in 0..seconds {
+        let effects = bench.pass(1, &[]);
+        frozen.extend(freezes(&effects));
+        if questions(&effects) > 0 {
+            frozen.extend(freezes(&bench.contacted("b", false)));
+        }
+    }
+    (bench, frozen)
+}
+
+#[test]
+fn what_a_member_is_to_have_that_never_answers_is_given_by_the_lease_alone() {
+    let nothing: Vec<RangeId> = Vec::new();
+    assert_eq!(frozen_for_the_silent(true, false, 4).1, nothing);
+    assert_eq!(
+        frozen_for_the_silent(false, false, 60).1,
+        nothing,
+        "a build from before"
+    );
+    assert_eq!(
+        frozen_for_the_silent(true, true, 60).1,
+        nothing,
+        "it is about to leave"
+    );
+    let (mut bench, frozen) = frozen_for_the_silent(true, false, 5);
+    let [range, _] = frozen[..] else {
+        panic!("{frozen:?}")
+    };
+    let (epoch, busy) = (1, false);
+    let effects = bench.step(Input::Frozen { range, epoch, busy });
+    assert!(effects.contains(&Effect::CloseRange(range)), "{effects:?}");
+    let swapped = |effect: &Effect| match effect {
+        Effect::Swap {
+            lease, with_state, ..
+        } => Some((lease.holder.clone(), lease.epoch, *with_state)),
+        _ => None,
+    };
+    let swapped: Vec<_> = effects.iter().filter_map(swapped).collect();
+    assert_eq!(
+        swapped,
+        [(Some(Holder::new("b", "b1")), 3, false)],
+        "a state that was acknowledged before fits epoch 2 alone"
+    );
+    let lease = bench.landed(range, "b", "b1", 3);
+    let result = Written::Done(lease);
+    let effects = bench.step(Input::Swapped { range, result });
+    assert!(effects.contains(&Effect::Lost(range)), "{effects:?}");
+    let said = effects.iter().any(|effect| {
+        matches!(effect, Effect::Happened(Happening::Relinquished { range: of, .. }) if *of == range)
+    });
+    assert!(said, "{effects:?}");
 }

@@ -700,7 +700,9 @@ fn families(on: &mut Registering) -> Families {
         ownership_changes: on.counters(
             "manifold_ownership_changes",
             "What has happened to ownership here, by what: took_over, received, handed_over, handoff_failed, evicted, \
-             fenced, reopened, self_evicted, deprived, dropped, joined, lease_damaged, holds, standby.",
+             fenced, reopened, self_evicted, deprived, dropped, joined, lease_damaged, ranges_doubtful (some member \
+             has not said for a lease duration that it holds none of them), relinquished (given without state to a \
+             member that does not answer), holds, standby.",
         ),
         cache_lag: on.seconds(
             "manifold_cache_lag_seconds",

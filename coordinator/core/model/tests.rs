@@ -130,9 +130,11 @@ fn wherever_faults_fall_the_promises_hold_and_the_fleet_comes_to_rest() {
             bounds(3, 4, Start::Join, 1, 8),
             bounds(3, 4, Start::Rest, 1, 3),
             bounds(3, 4, Start::Drain, 1, 8),
+            bounds(3, 4, Start::Alone, 1, 8),
             bounds(2, 8, Start::Cold, 1, 8),
             bounds(2, 8, Start::Join, 1, 8),
             bounds(2, 8, Start::Drain, 1, 8),
+            bounds(3, 4, Start::Parted, 1, 8),
             bounds(2, 2, Start::Join, 2, 8),
             bounds(2, 2, Start::Drain, 2, 8),
         ],
@@ -151,6 +153,8 @@ fn wherever_two_faults_fall_in_the_larger_fleets() {
         &[
             bounds(3, 4, Start::Rest, 2, 3),
             bounds(2, 2, Start::Cold, 2, 12),
+            bounds(2, 2, Start::Alone, 2, 8),
+            bounds(2, 2, Start::Parted, 2, 8),
             bounds(3, 4, Start::Drain, 2, 8),
             bounds(2, 8, Start::Join, 2, 8),
             bounds(3, 4, Start::Join, 2, 8),
@@ -161,12 +165,13 @@ fn wherever_two_faults_fall_in_the_larger_fleets() {
 }
 
 /// Where mutants are looked for, the quickest first.
-fn hunting_grounds() -> [Bounds; 6] {
+fn hunting_grounds() -> [Bounds; 7] {
     [
         bounds(2, 2, Start::Join, 1, 8),
         bounds(2, 2, Start::Drain, 1, 8),
         bounds(3, 3, Start::Join, 1, 8),
         bounds(3, 4, Start::Drain, 1, 8),
+        bounds(2, 2, Start::Parted, 2, 3),
         bounds(2, 2, Start::Join, 2, 8),
         bounds(2, 2, Start::Drain, 2, 8),
     ]
@@ -226,19 +231,51 @@ fn every_mutant_is_caught() {
     assert!(survivors.is_empty(), "a property is missing: {survivors:?}");
 }
 
-/// B acknowledges what A knows, the acknowledgement is a tick on its way, B is told to leave and holds
-/// nothing.
-fn leaves_while_a_range_is_on_its_way(mutation: Option<Mutation>) -> Option<Wrong> {
-    mutation::set(mutation);
-    let mut world = World::start(&bounds(2, 2, Start::Join, 2, 8));
+fn step_to_the_acknowledgement(world: &mut World) {
     let acknowledged = |world: &World| {
         world.queue.front().is_some_and(|first| {
             matches!(first.what, What::Core(Input::Sent { result: Ok(()), .. }))
         })
     };
-    while !acknowledged(&world) {
+    while !acknowledged(world) {
         world.step();
     }
+}
+
+/// B acknowledges what A knows, the acknowledgement is lost, and A knows more when it gives the range to B by
+/// its Lease, since no peer reaches another any more.
+fn relinquishes_what_was_acknowledged_before(mutation: Option<Mutation>) -> Option<Wrong> {
+    mutation::set(mutation);
+    let mut world = World::start(&bounds(2, 2, Start::Join, 2, 8));
+    step_to_the_acknowledgement(&mut world);
+    world.fault(Fault::Lose);
+    while !world.queue.is_empty() {
+        world.step();
+    }
+    world.fault(Fault::CutPeers);
+    while !world.is_over() {
+        world.tick();
+    }
+    mutation::set(None);
+    world.wrong
+}
+
+#[test]
+fn a_state_that_was_acknowledged_before_does_not_fit_what_is_given_without_it() {
+    assert_eq!(relinquishes_what_was_acknowledged_before(None), None);
+    assert_eq!(
+        relinquishes_what_was_acknowledged_before(Some(Mutation::RelinquishesOneEpochOn)),
+        Some(Wrong::StateLost),
+        "this is how it would be"
+    );
+}
+
+/// B acknowledges what A knows, the acknowledgement is a tick on its way, B is told to leave and holds
+/// nothing.
+fn leaves_while_a_range_is_on_its_way(mutation: Option<Mutation>) -> Option<Wrong> {
+    mutation::set(mutation);
+    let mut world = World::start(&bounds(2, 2, Start::Join, 2, 8));
+    step_to_the_acknowledgement(&mut world);
     world.fault(Fault::Hold(1));
     while !world.queue.is_empty() {
         world.step();

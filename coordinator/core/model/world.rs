@@ -76,6 +76,10 @@ pub(super) enum Start {
     Rest,
     /// All are at rest; the first is told to leave.
     Drain,
+    /// Nobody has started yet, and no peer ever reaches another.
+    Alone,
+    /// The same, but all are at rest; the first begins to leave.
+    Parted,
 }
 
 /// The bounds of an exploration.
@@ -118,9 +122,21 @@ pub(super) enum Ask {
     Range(RangeId),
     Evict(ReplicaLease),
     Claim(Option<Version>, RangeLease),
-    Swap(Version, RangeLease),
+    /// And whether the receiver has acknowledged the state.
+    Swap(Version, RangeLease, bool),
     Delete(RangeId, Version),
     Bar(Holder),
+}
+
+/// How a range Lease comes to name somebody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// Its holder writes itself.
+    Claim,
+    /// The owner before gives it to one that has its state.
+    Handoff,
+    /// The owner before gives it to one that knows nothing of it.
+    Lease,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -133,6 +149,8 @@ pub(super) enum What {
     Renewal(RenewalInput),
     /// The core looks at the renewal.
     Own,
+    /// The renewal reads what the core says of the replica.
+    Said,
     /// The watch brings what is new.
     Watch,
     Offer {
@@ -174,6 +192,8 @@ pub(super) struct Node {
     stale: bool,
     core: Core,
     renewal: Renewal,
+    /// What the core said last of the replica. What passes between the two machines is a level, not a queue.
+    said: Option<Status>,
     /// What the host may act on.
     epochs: BTreeMap<RangeId, Epoch>,
     /// What the host knows of each range: see `World::tokens`.
@@ -210,6 +230,8 @@ pub(super) struct World {
     pub(super) queue: VecDeque<Message>,
     later: Vec<(u32, Message)>,
     down_until: u32,
+    /// No peer reaches another any more.
+    peers_cut: bool,
     /// For each range how often somebody began to work on it: what the last one to do so knows.
     tokens: Vec<u32>,
     seen: u8,
@@ -243,6 +265,8 @@ pub(super) enum Fault {
     Cut(usize, u32),
     /// Its watch brings nothing.
     FreezeWatch(usize, u32),
+    /// From now on no peer reaches another.
+    CutPeers,
     /// The API server answers nobody.
     Stall(u32),
     /// Its host sees nothing any more, for this number of ticks; 0 is for good.
@@ -315,6 +339,7 @@ impl Node {
                 },
                 status,
             ),
+            said: None,
             epochs: BTreeMap::new(),
             known: BTreeMap::new(),
             works: BTreeSet::new(),
@@ -341,6 +366,7 @@ impl World {
             queue: VecDeque::new(),
             later: Vec::new(),
             down_until: 0,
+            peers_cut: matches!(bounds.start, Start::Alone | Start::Parted),
             tokens: vec![0; usize::from(bounds.ranges)],
             seen: 0,
             wrong: None,
@@ -350,7 +376,7 @@ impl World {
         for at in 0..bounds.replicas - late {
             world.push(at, What::Restart);
         }
-        if bounds.start != Start::Cold {
+        if !matches!(bounds.start, Start::Cold | Start::Alone) {
             while world.rested < REST && world.wrong.is_none() && world.now < SETTLE {
                 world.tick();
             }
@@ -362,7 +388,11 @@ impl World {
         match bounds.start {
             Start::Join => world.push(bounds.replicas - 1, What::Restart),
             Start::Drain => world.drain(0),
-            Start::Cold | Start::Rest => {}
+            Start::Parted => world.drain(0),
+            Start::Alone | Start::Cold | Start::Rest => {}
+        }
+        if world.peers_cut {
+            world.seen |= OTHER;
         }
         world.faults = bounds.faults;
         world.until = world.now + bounds.window;
@@ -552,6 +582,11 @@ impl World {
         match what {
             What::Core(input) => self.core(at, input),
             What::Renewal(input) => self.renewal(at, input),
+            What::Said => {
+                if let Some(status) = self.nodes[at].said.clone() {
+                    self.renewal(at, RenewalInput::Status(status));
+                }
+            }
             What::Own => {
                 let own = self.nodes[at].renewal.own();
                 self.core(at, Input::Own(own));
@@ -740,7 +775,10 @@ impl World {
         let clock = self.clock(at);
         match effect {
             Effect::Join => self.push(at, What::Renewal(RenewalInput::Join)),
-            Effect::Status(status) => self.push(at, What::Renewal(RenewalInput::Status(status))),
+            Effect::Status(status) => {
+                self.node(at).said = Some(status);
+                self.push(at, What::Said);
+            }
             Effect::Reopen(regained) => {
                 self.push(at, What::Renewal(RenewalInput::Reopen(regained)));
             }
@@ -761,9 +799,13 @@ impl World {
                 self.sends_a_swap(at);
                 self.push(at, What::Ask(Ask::Claim(version, lease)));
             }
-            Effect::Swap { version, lease } => {
+            Effect::Swap {
+                version,
+                lease,
+                with_state,
+            } => {
                 self.sends_a_swap(at);
-                self.push(at, What::Ask(Ask::Swap(version, lease)));
+                self.push(at, What::Ask(Ask::Swap(version, lease, with_state)));
             }
             Effect::DeleteRange { range, version } => {
                 self.sends_a_swap(at);
@@ -802,7 +844,7 @@ impl World {
                 range, epoch, to, ..
             } => {
                 let from = self.holder(at);
-                if let Some(peer) = self.find(&to) {
+                if let Some(peer) = self.find(&to).filter(|_| !self.peers_cut) {
                     self.push(peer, What::Core(Input::Told { from, range, epoch }));
                 }
             }
@@ -835,6 +877,7 @@ impl World {
             } => {
                 let reached = self
                     .find(&to)
+                    .filter(|_| !self.peers_cut)
                     .filter(|peer| self.nodes[*peer].alive && self.holder(*peer) == to);
                 match reached {
                     Some(peer) => self.push(
@@ -943,7 +986,8 @@ impl World {
             attempt,
             build: "0.1.0".to_owned(),
         };
-        match self.find(to).filter(|peer| self.nodes[*peer].alive) {
+        let reached = self.find(to).filter(|_| !self.peers_cut);
+        match reached.filter(|peer| self.nodes[*peer].alive) {
             Some(peer) => {
                 if self.nodes[peer].paused {
                     self.unreachable(at, range, attempt);
@@ -1036,12 +1080,18 @@ impl World {
             }
             Ask::Claim(version, lease) => What::Core(Input::Claimed {
                 range: lease.range,
-                result: self.put_range(*version, lease.clone(), false),
+                result: self.put_range(*version, lease.clone(), By::Claim),
             }),
-            Ask::Swap(version, lease) => What::Core(Input::Swapped {
-                range: lease.range,
-                result: self.put_range(Some(*version), lease.clone(), true),
-            }),
+            Ask::Swap(version, lease, with_state) => {
+                let by = match with_state {
+                    true => By::Handoff,
+                    false => By::Lease,
+                };
+                What::Core(Input::Swapped {
+                    range: lease.range,
+                    result: self.put_range(Some(*version), lease.clone(), by),
+                })
+            }
         })
     }
 
@@ -1084,7 +1134,7 @@ impl World {
         &mut self,
         version: Option<Version>,
         mut lease: RangeLease,
-        given: bool,
+        by: By,
     ) -> Written<RangeLease> {
         let range = lease.range;
         let present = self.store.ranges.get(&range).cloned();
@@ -1097,12 +1147,12 @@ impl World {
         let taken_from = present
             .as_ref()
             .and_then(|present| present.holder.as_ref())
-            .filter(|holder| !given && Some(*holder) != lease.holder.as_ref());
+            .filter(|holder| by == By::Claim && Some(*holder) != lease.holder.as_ref());
         if taken_from.is_some_and(|holder| !self.store.barred.contains(holder)) {
             self.fail(Wrong::TakenUnbarred);
         }
         // Whoever was given a range has its state, and may not claim it as if it were anybody's.
-        if !given
+        if by == By::Claim
             && self.store.given.contains(&range)
             && present
                 .as_ref()
@@ -1113,7 +1163,7 @@ impl World {
         }
         // A swap that lands after its sender was evicted gives nothing: the receiver knows the sender as
         // dead.
-        let given = given
+        let given = by == By::Handoff
             && present
                 .and_then(|present| present.holder)
                 .is_some_and(|giver| {
@@ -1158,7 +1208,7 @@ impl World {
                 range: lease.range,
                 result: Written::Unknown,
             }),
-            Ask::Swap(_, lease) => What::Core(Input::Swapped {
+            Ask::Swap(_, lease, _) => What::Core(Input::Swapped {
                 range: lease.range,
                 result: Written::Unknown,
             }),
@@ -1188,6 +1238,9 @@ impl World {
                 faults.push(Fault::Drain(at));
             }
             faults.extend([4, 8].map(Fault::Stall));
+            if !self.peers_cut {
+                faults.push(Fault::CutPeers);
+            }
             if self.is_at_rest() {
                 faults.push(Fault::AllStale(8));
             }
@@ -1230,7 +1283,7 @@ impl World {
             }
             What::Core(Input::Frozen { .. }) => faults.extend([Fault::Busy, Fault::Hold(1)]),
             What::Watch => faults.push(Fault::Hold(0)),
-            What::Own | What::Renewal(_) => faults.push(Fault::Hold(1)),
+            What::Own | What::Said | What::Renewal(_) => faults.push(Fault::Hold(1)),
             _ => {}
         }
         if !self.nodes[at].paused && !matches!(first.what, What::Restart | What::Resume) {
@@ -1269,6 +1322,7 @@ impl World {
             | Fault::Pause(..)
             | Fault::Suspend(..)
             | Fault::Cut(..)
+            | Fault::CutPeers
             | Fault::FreezeWatch(..) => OTHER,
         };
         match fault {
@@ -1293,6 +1347,7 @@ impl World {
             }
             Fault::Cut(at, ticks) => self.node(at).cut_until = self.now + ticks,
             Fault::FreezeWatch(at, ticks) => self.node(at).frozen_until = self.now + ticks,
+            Fault::CutPeers => self.peers_cut = true,
             Fault::Stall(ticks) => self.down_until = self.now + ticks,
             Fault::Stale(at, ticks) => {
                 self.push(at, What::Current(false));
@@ -1351,7 +1406,10 @@ impl World {
         self.queue.front().is_some_and(|first| {
             matches!(
                 first.what,
-                What::Ask(Ask::Own(..) | Ask::Replicas(_)) | What::Own | What::Renewal(_)
+                What::Ask(Ask::Own(..) | Ask::Replicas(_))
+                    | What::Own
+                    | What::Said
+                    | What::Renewal(_)
             )
         })
     }
