@@ -150,6 +150,73 @@ fn every_range_has_one_owner_through_joins_stops_and_crashes() {
 }
 
 #[test]
+fn without_peers_a_fleet_starts_moves_and_takes_over_by_leases_alone() {
+    /// Nobody listens there: a blocked port, or a certificate that nobody accepts, comes to the same.
+    const NOBODY: &str = "--peer-advertise-address=127.0.0.1:1";
+    /// Silence is certain after a lease duration, and the answers of all have come within another.
+    const BY_LEASES: Duration = Duration::from_secs(3).saturating_add(LEASE.saturating_mul(2));
+    let _beside = beside();
+    run_test(async {
+        let control_plane = judged().await?;
+        let client = control_plane.client().await?;
+        let fleet = fleet_of(&control_plane, &[NOBODY]).await?;
+        let mut watcher = Watcher::new(client.clone(), RANGES);
+        let mut replicas = [fleet.start(0)?, fleet.start(1)?, fleet.start(2)?];
+        let mut since = Instant::now();
+        for replica in &replicas {
+            since = ready(&client, replica).await?;
+            watcher.add(replica)?;
+        }
+        let (three, took) = watcher
+            .settled("three replicas share by Leases", since, BY_LEASES)
+            .await?;
+        println!("fleet: without peers {:?} after {took:.2?}", loads(&three));
+
+        let namespace = control_plane.namespace("fleet-apart").await?;
+        let deployments: Api<Deployment> = Api::namespaced(client.clone(), &namespace);
+        let names: Vec<String> = (0..6).map(|index| format!("web-{index}")).collect();
+        for name in &names {
+            create(&deployments, deployment(name, 2)).await?;
+        }
+        for name in &names {
+            complete(&deployments, name, 2).await?;
+        }
+
+        let fourth = fleet.start(3)?;
+        let since = ready(&client, &fourth).await?;
+        watcher.add(&fourth)?;
+        let (four, took) = watcher
+            .settled("a fourth has its share by Leases", since, BY_LEASES)
+            .await?;
+        println!(
+            "fleet: a fourth joined without peers, {:?} after {took:.2?}",
+            loads(&four)
+        );
+
+        let since = Instant::now();
+        replicas[2].kill();
+        watcher.remove(replicas[2].name());
+        for name in &names {
+            let patch = kube::api::Patch::Merge(serde_json::json!({"spec": {"replicas": 4}}));
+            deployments.patch(name, &Default::default(), &patch).await?;
+        }
+        let (left, took) = watcher
+            .settled("three share after a SIGKILL", since, BY_LEASES)
+            .await?;
+        println!(
+            "fleet: SIGKILL without peers, {:?} after {took:.2?}",
+            loads(&left)
+        );
+        for name in &names {
+            complete(&deployments, name, 4).await?;
+        }
+        let verdict = judge(&control_plane, "fleet without peers")?;
+        ensure!(verdict.only_grown == names.len() && verdict.pods == 4 * names.len());
+        Ok(())
+    });
+}
+
+#[test]
 fn a_replica_that_was_killed_gets_its_share_back_step_by_step() {
     const STEP: Duration = Duration::from_secs(2);
     let _beside = beside();

@@ -271,11 +271,20 @@ impl Life {
     }
 }
 
+/// Whether it ended the object at once: its answer has the version of the write before then, since nothing is
+/// stored.
+fn ends(entry: &Entry) -> bool {
+    let metadata = &entry.answer["metadata"];
+    let held = metadata["finalizers"].as_array();
+    let held = held.is_some_and(|all| !all.is_empty());
+    !held && (entry.verb == "delete" || metadata["deletionTimestamp"].is_string())
+}
+
 /// Earlier ones first; those that say no version stand by time.
 fn in_order(entries: &[Entry]) -> Vec<&Entry> {
     let (mut ordered, mut others): (Vec<&Entry>, Vec<&Entry>) =
         entries.iter().partition(|entry| entry.version.is_some());
-    ordered.sort_by_key(|entry| entry.version);
+    ordered.sort_by_key(|entry| (entry.version, ends(entry)));
     others.sort_by_key(|entry| entry.done);
     for other in others {
         let at = ordered.iter().position(|entry| entry.done > other.done);

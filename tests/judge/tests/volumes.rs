@@ -463,6 +463,17 @@ fn what_only_resembles_a_mistake_is_accepted() {
             ]),
         ),
         (
+            "a volume that was Released just before its finalizer went, and answered just after",
+            with(&[
+                (1_000, DeleteClaim("data")),
+                (1_100, EndPod("web")),
+                (1_200, FreeClaim("data")),
+                (1_300, DeleteVolume("pv", "kubectl")),
+                (1_400, FreeVolume("pv")),
+                (1_400, Phase("pv", "Released")),
+            ]),
+        ),
+        (
             "a pod that came to its node after the claim's deletion was asked for",
             [
                 &pair()[..5],
