@@ -1,7 +1,7 @@
 //! The whole process, from options to the end: what is started in which order, and how it is taken down.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     path::Path,
     sync::{
         Arc, Mutex, PoisonError, Weak,
@@ -14,7 +14,7 @@ use ::http as http_types;
 use controllers_kit::{Descriptor, Factory, FlagValue, Flags, Runs};
 use coordinator::{
     Config, Handle, HoldState, Holds, InterlockOptions, Pulse, RangeHost, ServerFence,
-    ServerFenceMode,
+    ServerFenceMode, View,
 };
 use node_cache::{Api, Cache, Purpose, State};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
@@ -759,6 +759,30 @@ fn unreachable(handle: &Handle) -> Vec<String> {
         .collect()
 }
 
+/// How many of all ranges no member owns by their Leases.
+fn unowned(all: usize, view: &View) -> usize {
+    let live: HashSet<&str> = view.members.iter().map(|member| &*member.name).collect();
+    let owned = view.ranges.iter().filter(|range| {
+        let owner = range.owner.as_deref();
+        owner.is_some_and(|owner| live.contains(owner))
+    });
+    all.saturating_sub(owned.count())
+}
+
+/// How many members are in which state.
+fn states(view: &View) -> [(&'static str, usize); 3] {
+    let mut states = [("ready", 0), ("not_ready", 0), ("draining", 0)];
+    for member in &view.members {
+        let at = match (member.draining, member.ready) {
+            (true, _) => 2,
+            (false, false) => 1,
+            (false, true) => 0,
+        };
+        states[at].1 += 1;
+    }
+    states
+}
+
 /// For `/readyz?verbose`: ranges move to and from them as after a crash.
 fn unreachable_line(handle: &Handle) -> Vec<String> {
     match unreachable(handle) {
@@ -836,12 +860,18 @@ impl Gauges {
             return;
         };
         let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        metrics.fence_open(self.fence.is_open());
+        let remaining = self.fence.remaining();
+        metrics.fence(remaining);
         if let Some(lease) = &self.leads {
-            metrics.leads(lease, self.fence.is_open());
+            metrics.leads(lease, !remaining.is_zero());
             let hold = self.handle.hold().unwrap_or_default().hold;
             metrics.slow_renewals(lease, hold.slow_renewals);
+            metrics.standby(matches!(hold.holds, Holds::Other(_)));
         }
+        let view = self.handle.view();
+        let all = usize::from(node.shared.ranges);
+        metrics.ranges(all, unowned(all, &view));
+        metrics.members(&states(&view));
         for followed in &self.followed {
             let ends = followed.certificate().map(|certificate| certificate.ends);
             metrics.client_certificate_ends(followed.flag(), ends);
@@ -918,6 +948,48 @@ mod tests {
         std::fs::create_dir(folder.path().join("vendor~disk")).unwrap();
         let warning = flex_drivers(folder.path()).unwrap();
         assert!(warning.contains("(vendor~disk) are not run"), "{warning}");
+    }
+
+    #[test]
+    fn ranges_of_the_dead_and_those_without_a_lease_are_unowned_and_members_counted_by_state() {
+        let member = |name: &str, ready, draining| coordinator::Member {
+            name: name.to_owned(),
+            incarnation: "1".to_owned(),
+            address: String::new(),
+            pin: None,
+            ready,
+            draining,
+            stale: false,
+            version: String::new(),
+            fingerprints: String::new(),
+            unreachable: String::new(),
+        };
+        let owned = |range, owner: Option<&str>| coordinator::RangeOwner {
+            range,
+            owner: owner.map(str::to_owned),
+            epoch: 1,
+        };
+        let view = View {
+            members: vec![
+                member("a", true, false),
+                member("b", false, false),
+                member("c", true, true),
+                member("d", false, true),
+            ],
+            ranges: [
+                owned(0, Some("a")),
+                owned(1, Some("dead")),
+                owned(2, None),
+                owned(3, Some("c")),
+            ]
+            .into(),
+            ..View::default()
+        };
+        assert_eq!(unowned(4, &view), 2);
+        assert_eq!(unowned(8, &view), 6, "four have no Lease");
+        assert_eq!(unowned(8, &View::default()), 8);
+        let wanted = [("ready", 1), ("not_ready", 1), ("draining", 2)];
+        assert_eq!(states(&view), wanted);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use harness::{ControlPlane, run_test, until, workspace_root};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::alerts::rules;
 use crate::support::{PATIENCE, POLL, beside};
 
 /// What `kubectl apply` is told, relative to `deploy/`.
@@ -84,7 +85,10 @@ fn charted() -> Vec<(std::path::PathBuf, String)> {
             let name = path.file_name().expect("a name").to_string_lossy();
             let is_charted = name.ends_with(".yaml") || name.ends_with(".json");
             if is_charted && !NOT_CHARTED.contains(&name.as_ref()) {
-                let text = std::fs::read_to_string(&path).expect("a manifest");
+                let text = match path.ends_with(rules::OBJECT) {
+                    true => rules::object(),
+                    false => std::fs::read_to_string(&path).expect("a manifest"),
+                };
                 let copy = format!("helm/manifold/files/{copy}/{name}");
                 files.push((deploy.join(copy), text));
             }
@@ -265,86 +269,6 @@ fn the_chart_is_the_manifests_until_its_values_say_otherwise() {
     });
 }
 
-#[test]
-fn alerts_ask_for_metrics_that_replicas_export_and_say_what_to_do() {
-    let rules = workspace_root().join("deploy/overlays/monitoring/rules.yaml");
-    let rules = std::fs::read_to_string(rules).expect("the rules");
-    let rules: Value = serde_yaml::from_str(&rules).expect("YAML");
-    let sources = sources_of_metrics();
-    let alerts = rules["spec"]["groups"][0]["rules"]
-        .as_array()
-        .expect("alerts");
-    assert!(alerts.len() > 5, "{} alerts", alerts.len());
-    for alert in alerts {
-        let name = &alert["alert"];
-        for text in ["summary", "runbook"] {
-            let length = alert["annotations"][text].as_str().map_or(0, str::len);
-            assert!(length > 30, "{name} has no {text}");
-        }
-        let expression = alert["expr"].as_str().expect("an expression");
-        asks_for_what_is_exported(name, expression, &sources);
-    }
-}
-
-#[test]
-fn dashboards_ask_for_metrics_that_replicas_export_and_explain_each_panel() {
-    let sources = sources_of_metrics();
-    let folder = workspace_root().join("deploy/overlays/monitoring/dashboards");
-    for name in ["fleet", "controllers", "api"] {
-        let text = std::fs::read_to_string(folder.join(format!("{name}.json"))).expect("a file");
-        let dashboard: Value = serde_json::from_str(&text).expect("JSON");
-        assert_eq!(dashboard["uid"], format!("manifold-{name}"));
-        let panels = dashboard["panels"].as_array().expect("panels");
-        assert!(panels.len() >= 8, "{name}: {} panels", panels.len());
-        for panel in panels {
-            let title = &panel["title"];
-            let described = panel["description"].as_str().map_or(0, str::len);
-            assert!(described > 10, "{name}: {title} is not described");
-            let targets = panel["targets"].as_array().expect("targets");
-            assert!(!targets.is_empty(), "{name}: {title} shows nothing");
-            for target in targets {
-                let expression = target["expr"].as_str().expect("an expression");
-                assert!(
-                    expression.contains("job=\"kube-controller-manager\""),
-                    "{name}: {title} reads other jobs as well"
-                );
-                asks_for_what_is_exported(title, expression, &sources);
-            }
-        }
-    }
-}
-
-/// The texts in which metrics are declared.
-fn sources_of_metrics() -> String {
-    let mut sources = String::new();
-    for entry in std::fs::read_dir(workspace_root().join("node/metrics")).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        if path.is_file() {
-            sources.push_str(&std::fs::read_to_string(path).expect("a source"));
-        }
-    }
-    sources
-}
-
-/// Every metric in an expression is exported, at least one of them.
-fn asks_for_what_is_exported(name: &Value, expression: &str, sources: &str) {
-    let words = expression.split(|c: char| !(c.is_ascii_lowercase() || c == '_'));
-    let ours = ["manifold_", "workqueue_", "rest_client_", "process_"];
-    let metrics: Vec<&str> = words
-        .filter(|word| ours.iter().any(|prefix| word.starts_with(prefix)))
-        .collect();
-    assert!(!metrics.is_empty(), "{name} asks for nothing of ours");
-    for metric in metrics {
-        let declared = metric
-            .trim_end_matches("_total")
-            .trim_end_matches("_bucket");
-        assert!(
-            sources.contains(&format!("\"{declared}")),
-            "{name}: nobody exports {metric}"
-        );
-    }
-}
-
 /// A Lease as a replica has it, or somebody's for leader election.
 fn lease(name: &str, of_fleet: bool) -> String {
     let labels = if of_fleet {
@@ -492,6 +416,7 @@ fn generated_files_are_fresh() {
             controllers_kit::rbac::impersonated(&registry, coordinator::PROBE_ACCOUNT),
         ),
     ];
+    files.push((root.join(rules::OBJECT), rules::object()));
     files.extend(charted());
     for (path, wanted) in files {
         if std::env::var_os("UPDATE_GENERATED").is_some() {

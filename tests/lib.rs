@@ -26,6 +26,8 @@ mod alone {
 }
 
 #[cfg(test)]
+mod alerts;
+#[cfg(test)]
 mod audit;
 #[cfg(test)]
 mod bystanders;

@@ -25,7 +25,7 @@ use controllers_kit::{Descriptor, Key, Measure};
 use declared::Declared;
 use prometheus_client::{
     encoding::text::encode,
-    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    metrics::{MetricType, counter::Counter, family::Family, gauge::Gauge},
     registry::{Metric, Registry},
 };
 
@@ -111,12 +111,16 @@ struct Families {
     limiter_seconds: Histograms<2>,
     request_retries: Counters<3>,
 
+    ranges: Gauge<i64, AtomicI64>,
+    ranges_unowned: Gauge<i64, AtomicI64>,
     ranges_owned: Gauge<i64, AtomicI64>,
     epoch_changes: Counter,
     handoff_seconds: Histograms<1>,
     takeover_seconds: Histogram,
     fence_refusals: Counters<1>,
     fence_open: Gauge<i64, AtomicI64>,
+    fence_remaining: Gauge<f64, AtomicU64>,
+    standby: Gauge<i64, AtomicI64>,
     leader: Gauges<1>,
     slow_renewals: Counters<1>,
     features: Gauges<2>,
@@ -133,6 +137,7 @@ struct Families {
     cache_bytes: Gauges<1>,
     discovery_failing: Gauges<1>,
     key_material_differs: Gauges<1>,
+    members: Gauges<1>,
     members_unreachable: Gauge<i64, AtomicI64>,
     current: Gauge<i64, AtomicI64>,
     decode_errors: Counters<1>,
@@ -149,13 +154,14 @@ struct Families {
     spans_dropped: Counters<1>,
 }
 
-/// Registers as it goes, so that no family can be made and forgotten; and how many there are.
-struct Registering(Registry, u64);
+/// Registers as it goes, so that no family can be made and forgotten; and the families with their types, by
+/// the names that they were registered with.
+struct Registering(Registry, Vec<(String, MetricType)>);
 
 impl Registering {
     fn add<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
         self.0.register(name, help, metric.clone());
-        self.1 += 1;
+        self.1.push((name.to_owned(), metric.metric_type()));
         metric
     }
 
@@ -188,6 +194,7 @@ pub struct Metrics {
     slis: Registry,
     families: Families,
     declared: Arc<Declared>,
+    registered: Vec<(String, MetricType)>,
     healthcheck: Gauges<2>,
     healthchecks: Counters<3>,
     queues: Mutex<BTreeMap<&'static str, Arc<QueueMetrics>>>,
@@ -206,14 +213,14 @@ impl fmt::Debug for Metrics {
 impl Metrics {
     /// All families, those that the controllers declare included, with nothing counted yet.
     pub fn new(descriptors: &[Descriptor]) -> Arc<Self> {
-        let mut on = Registering(Registry::default(), 0);
+        let mut on = Registering(Registry::default(), Vec::new());
         let families = families(&mut on);
         let declared = Arc::new(Declared::register(&mut on, descriptors));
         build_info(&mut on);
         registered(&mut on);
         on.0.register_collector(Box::new(process::Process));
 
-        let mut slis = Registering(Registry::default(), 0);
+        let mut slis = Registering(Registry::default(), Vec::new());
         let healthcheck = slis.gauges(
             "kubernetes_healthcheck",
             "1 where the latest run of a health check passed, 0 where it failed.",
@@ -233,6 +240,7 @@ impl Metrics {
             slis: slis.0,
             families,
             declared,
+            registered: on.1,
             healthcheck,
             healthchecks,
             queues: Mutex::default(),
@@ -332,11 +340,29 @@ impl Metrics {
         self.families.current.set(i64::from(current));
     }
 
+    /// How many members there are, by state: `ready`, `not_ready`, `draining`. Each state keeps its series,
+    /// so that an alert sees it fall to 0.
+    pub fn members(&self, by_state: &[(&'static str, usize)]) {
+        for (state, count) in by_state {
+            self.families
+                .members
+                .get_or_create(&[("state", Text::from(*state))])
+                .set(i64::try_from(*count).unwrap_or(i64::MAX));
+        }
+    }
+
     /// How many members do not answer this replica.
     pub fn members_unreachable(&self, count: usize) {
         self.families
             .members_unreachable
             .set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// How many ranges there are, and how many of them have no live owner, as this replica sees it.
+    pub fn ranges(&self, all: usize, unowned: usize) {
+        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.families.ranges.set(count(all));
+        self.families.ranges_unowned.set(count(unowned));
     }
 
     /// How many ranges this replica owns.
@@ -365,9 +391,17 @@ impl Metrics {
         self.families.takeover_seconds.observe(seconds(took));
     }
 
-    /// Whether requests may be sent at all.
-    pub fn fence_open(&self, open: bool) {
-        self.families.fence_open.set(i64::from(open));
+    /// For how long this replica may write without another renewal: at zero its fence is closed.
+    pub fn fence(&self, remaining: Duration) {
+        self.families
+            .fence_open
+            .set(i64::from(!remaining.is_zero()));
+        self.families.fence_remaining.set(seconds(remaining));
+    }
+
+    /// Whether another manager, or another fleet, holds the Lease that keeps managers apart.
+    pub fn standby(&self, waits: bool) {
+        self.families.standby.set(i64::from(waits));
     }
 
     /// Whether this replica works under the Lease of this name, which the fleet holds. Every such replica
@@ -502,6 +536,27 @@ impl Metrics {
             .inc();
     }
 
+    /// The names under which `/metrics` has samples, those that have no series yet included.
+    pub fn names(&self) -> BTreeSet<String> {
+        // A collector's families are not registered; none of them is a histogram.
+        let encoded = self.encode();
+        let collected = encoded
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
+            .filter(|(_, kind)| *kind != "histogram")
+            .map(|(name, _)| name.to_owned());
+        let suffixes = |name: &str, kind: &MetricType| match kind {
+            MetricType::Histogram => ["_bucket", "_sum", "_count"].as_slice(),
+            MetricType::Counter if !self.declared.bare.contains(name) => ["_total"].as_slice(),
+            _ => [""].as_slice(),
+        };
+        let registered = self.registered.iter().flat_map(|(name, kind)| {
+            let of = suffixes(name, kind).iter();
+            of.map(move |suffix| format!("{name}{suffix}"))
+        });
+        collected.chain(registered).collect()
+    }
+
     /// `/metrics`, in the Prometheus text format; see [`CONTENT_TYPE`].
     pub fn encode(&self) -> String {
         self.encode_without(&[])
@@ -608,6 +663,16 @@ fn families(on: &mut Registering) -> Families {
             "Requests that were sent again, by status code, verb and host.",
         ),
 
+        ranges: on.add(
+            "manifold_ranges",
+            "Ranges of the key space: --ranges.",
+            Gauge::default(),
+        ),
+        ranges_unowned: on.add(
+            "manifold_ranges_unowned",
+            "Ranges that no member owns by their Leases, as this replica sees them.",
+            Gauge::default(),
+        ),
         ranges_owned: on.add(
             "manifold_ranges_owned",
             "Ranges of the key space that this replica owns. Summed over the fleet it is --ranges.",
@@ -635,6 +700,17 @@ fn families(on: &mut Registering) -> Families {
         fence_open: on.add(
             "manifold_fence_open",
             "1 while this replica may write: its Lease was renewed within the deadline, and so was the manager's by the fleet.",
+            Gauge::default(),
+        ),
+        fence_remaining: on.add(
+            "manifold_fence_remaining_seconds",
+            "For how long this replica may write without another renewal. Between two renewals it falls from \
+             --lease-renew-deadline by --lease-retry-period; it is lower where renewals are slow.",
+            Gauge::default(),
+        ),
+        standby: on.add(
+            "manifold_standby",
+            "1 while another manager holds the Lease that keeps managers apart: this replica writes nothing.",
             Gauge::default(),
         ),
         leader: on.gauges(
@@ -718,6 +794,10 @@ fn families(on: &mut Registering) -> Families {
             "manifold_key_material_differs",
             "1 while replicas have different files of what they must have the same of, by name: a signer's authority, \
              root-ca, service-account-key; controllers are those of --controllers.",
+        ),
+        members: on.gauges(
+            "manifold_members",
+            "Members of the fleet as this replica sees them, by state: ready, not_ready (caches fill), draining.",
         ),
         members_unreachable: on.add(
             "manifold_members_unreachable",
@@ -828,7 +908,8 @@ fn registered(on: &mut Registering) {
         ("stability_level", Text::from("")),
         ("deprecated_version", Text::from("")),
     ];
-    all.get_or_create(&labels).inc_by(on.1);
+    all.get_or_create(&labels)
+        .inc_by(u64::try_from(on.1.len()).unwrap_or(u64::MAX));
 }
 
 /// Operating system and architecture, called as upstream calls them.

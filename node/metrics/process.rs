@@ -16,6 +16,14 @@ const TICKS_PER_SECOND: f64 = 100.0;
 /// that is read.
 const KIB: f64 = 1024.0;
 
+/// Where a container finds the limit of its memory: cgroup v2, then v1.
+const MEMORY_LIMITS: [&str; 2] = [
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+];
+/// v1 says "no limit" by a number close to 2^63.
+const NO_LIMIT_BYTES: f64 = (1_u64 << 60) as f64;
+
 #[derive(Debug)]
 pub(super) struct Process;
 
@@ -28,6 +36,8 @@ pub(super) struct Reading {
     pub(super) virtual_bytes: f64,
     pub(super) virtual_bytes_max: f64,
     pub(super) resident_bytes: f64,
+    /// Of the container; 0 where there is none.
+    pub(super) memory_limit_bytes: f64,
     pub(super) received_bytes: f64,
     pub(super) sent_bytes: f64,
 }
@@ -46,6 +56,11 @@ impl Reading {
             virtual_bytes: kib(&status, "VmSize:"),
             virtual_bytes_max: limit(&limits, "Max address space"),
             resident_bytes: kib(&status, "VmRSS:"),
+            memory_limit_bytes: MEMORY_LIMITS
+                .iter()
+                .map(|path| memory_limit(&read(path)))
+                .find(|limit| *limit > 0.0)
+                .unwrap_or_default(),
             received_bytes,
             sent_bytes,
         }
@@ -74,6 +89,12 @@ fn limit(limits: &str, name: &str) -> f64 {
         Some(number) => number.parse().unwrap_or_default(),
         None => 0.0,
     }
+}
+
+/// What a cgroup's file says; 0 where it says that there is no limit, or nothing.
+fn memory_limit(text: &str) -> f64 {
+    let bytes = text.trim().parse().unwrap_or_default();
+    if bytes < NO_LIMIT_BYTES { bytes } else { 0.0 }
 }
 
 fn kib(status: &str, name: &str) -> f64 {
@@ -146,6 +167,11 @@ impl Collector for Process {
         }
         for (name, help, value) in [
             (
+                "manifold_memory_limit_bytes",
+                "Memory that this replica's container may take, by its cgroup; 0 where there is no limit.",
+                now.memory_limit_bytes,
+            ),
+            (
                 "process_max_fds",
                 "Maximum number of open file descriptors.",
                 now.max_fds,
@@ -209,6 +235,18 @@ mod tests {
         let stat = "7 (a) b (c) S 1 7 7 0 -1 4194304 5 0 0 0 250 50 0 0 20 0 1 0 900 1000 10";
         assert_eq!(cpu_seconds(stat), 3.0);
         assert_eq!(stat_fields(stat)[22 - 3], 900.0);
+    }
+
+    #[test]
+    fn a_container_s_limit_is_read_and_none_is_0() {
+        for (text, limit) in [
+            ("402653184\n", 402_653_184.0),
+            ("max\n", 0.0),
+            ("9223372036854771712\n", 0.0),
+            ("", 0.0),
+        ] {
+            assert_eq!(memory_limit(text), limit, "{text:?}");
+        }
     }
 
     #[test]

@@ -70,10 +70,13 @@ const GOLDEN: &[(&str, &str)] = &[
     ("manifold_epoch_changes_total", "counter"),
     ("manifold_events_dropped_total", "counter"),
     ("manifold_fence_open", "gauge"),
+    ("manifold_fence_remaining_seconds", "gauge"),
     ("manifold_fence_refusals_total", "counter"),
     ("manifold_handoff_duration_seconds", "histogram"),
     ("manifold_handoff_marks_dropped_total", "counter"),
+    ("manifold_members", "gauge"),
     ("manifold_members_unreachable", "gauge"),
+    ("manifold_memory_limit_bytes", "gauge"),
     ("manifold_current", "gauge"),
     ("manifold_ownership_changes_total", "counter"),
     ("manifold_peer_refusals_total", "counter"),
@@ -81,10 +84,13 @@ const GOLDEN: &[(&str, &str)] = &[
     ("manifold_plan_duration_seconds", "histogram"),
     ("manifold_plan_panics_total", "counter"),
     ("manifold_quarantined_keys", "gauge"),
+    ("manifold_ranges", "gauge"),
     ("manifold_ranges_owned", "gauge"),
+    ("manifold_ranges_unowned", "gauge"),
     ("manifold_reconciles_total", "counter"),
     ("manifold_server_fence", "gauge"),
     ("manifold_server_fence_proofs_total", "counter"),
+    ("manifold_standby", "gauge"),
     ("manifold_takeover_duration_seconds", "histogram"),
     ("manifold_vap_unchecked_total", "counter"),
     ("manifold_wake_panics_total", "counter"),
@@ -188,7 +194,10 @@ fn used() -> Arc<Metrics> {
     metrics.handed_off(Direction::In, ms(20));
     metrics.handed_off(Direction::Out, ms(30));
     metrics.taken_over(ms(5200));
-    metrics.fence_open(true);
+    metrics.ranges(256, 0);
+    metrics.members(&[("ready", 3), ("not_ready", 0), ("draining", 0)]);
+    metrics.fence(ms(2500));
+    metrics.standby(false);
     metrics.leads("kube-controller-manager", true);
     metrics.slow_renewals("kube-controller-manager", 2);
     metrics.slow_renewals("kube-controller-manager", 3);
@@ -289,6 +298,32 @@ fn every_family_has_its_upstream_name_and_type() {
 }
 
 #[test]
+fn names_are_those_of_the_samples_with_and_without_series() {
+    let names = used().names();
+    for name in [
+        "manifold_fence_open",
+        "manifold_key_material_differs",
+        "manifold_plan_panics_total",
+        "workqueue_queue_duration_seconds_bucket",
+        "process_resident_memory_bytes",
+        "endpoint_slice_controller_changes",
+    ] {
+        assert!(names.contains(name), "no {name}");
+    }
+    for name in [
+        "manifold_plan_panics",
+        "endpoint_slice_controller_changes_total",
+    ] {
+        assert!(!names.contains(name), "{name}");
+    }
+    let text = used().encode();
+    let samples = text.lines().filter(|line| !line.starts_with('#'));
+    for sample in samples.filter_map(|line| line.split(['{', ' ']).next()) {
+        assert!(names.contains(sample), "{sample} is not named");
+    }
+}
+
+#[test]
 fn samples_bear_upstreams_labels_and_bounds() {
     let text = used().encode();
     for (series, wanted) in [
@@ -349,6 +384,9 @@ fn samples_bear_upstreams_labels_and_bounds() {
             1.0,
         ),
         ("manifold_ranges_owned", 86.0),
+        (r#"manifold_members{state="ready"}"#, 3.0),
+        ("manifold_fence_open", 1.0),
+        ("manifold_fence_remaining_seconds", 2.5),
     ] {
         assert_eq!(value(&text, series), wanted, "{series}");
     }

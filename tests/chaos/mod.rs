@@ -9,7 +9,7 @@
 
 mod fault;
 pub(crate) mod probes;
-mod relay;
+pub(crate) mod relay;
 mod rogue;
 mod storage;
 mod strain;

@@ -15,7 +15,7 @@ const CHUNK: usize = 16 << 10;
 
 /// What happens to bytes on their way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(crate) enum Mode {
     Pass,
     /// Each chunk is so late, in both directions.
     Delay(Duration),
@@ -25,7 +25,7 @@ pub(super) enum Mode {
 
 /// Listens on a port of its own. Dropping it ends the listening.
 #[derive(Debug)]
-pub(super) struct Relay {
+pub(crate) struct Relay {
     port: u16,
     mode: watch::Sender<Mode>,
     target: watch::Sender<u16>,
@@ -36,7 +36,7 @@ pub(super) struct Relay {
 
 impl Relay {
     /// To a port of this machine; 0 is nobody's, and connections wait.
-    pub(super) async fn start(target: u16) -> Result<Self> {
+    pub(crate) async fn start(target: u16) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .await
             .context("a relay's port")?;
@@ -66,19 +66,19 @@ impl Relay {
         })
     }
 
-    pub(super) fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    pub(super) fn set(&self, mode: Mode) {
+    pub(crate) fn set(&self, mode: Mode) {
         self.mode.send_replace(mode);
     }
 
-    pub(super) fn aim(&self, target: u16) {
+    pub(crate) fn aim(&self, target: u16) {
         self.target.send_replace(target);
     }
 
-    pub(super) fn cut(&self) {
+    pub(crate) fn cut(&self) {
         self.cuts.send_modify(|count| *count += 1);
     }
 }

@@ -24,6 +24,7 @@ const KWOK: &str = "sigs.k8s.io/kwok";
 const METRICS_SERVER: &str = "sigs.k8s.io/metrics-server";
 const JAEGER: &str = "github.com/jaegertracing/jaeger";
 const HELM: &str = "helm.sh/helm/v3";
+const PROMETHEUS: &str = "github.com/prometheus/prometheus";
 const CLOUD_PROVIDER: &str = "k8s.io/cloud-provider";
 const CONTAINERD: &str = "github.com/containerd/containerd/v2";
 /// The side-cars of a CSI driver and the tests' driver, each with a module of its own: their folders and what
@@ -102,6 +103,8 @@ pub enum Program {
     CsiDriver,
     /// helm, which renders and checks the chart.
     Helm,
+    /// promtool, which checks the alerts and tests them over series.
+    Promtool,
     /// Upstream's cloud controllers over the tests' cloud.
     CloudControllers,
     /// The DRA driver of Kubernetes' own tests.
@@ -145,6 +148,7 @@ impl Program {
             Self::CsiResizer => "csi-resizer",
             Self::CsiDriver => "csi-driver",
             Self::Helm => "helm",
+            Self::Promtool => "promtool",
             Self::CloudControllers => "cloud-controllers",
             Self::DraDriver => "dra-driver",
         }
@@ -175,8 +179,17 @@ impl Program {
             Self::CsiResizer => "github.com/kubernetes-csi/external-resizer/v2/cmd/csi-resizer",
             Self::CsiDriver => "manifold.dev/tests/controlplane/csi-driver",
             Self::Helm => "helm.sh/helm/v3/cmd/helm",
+            Self::Promtool => "github.com/prometheus/prometheus/cmd/promtool",
             Self::CloudControllers => "manifold.dev/tests/controlplane/cloud-controllers",
             Self::DraDriver => "k8s.io/kubernetes/test/e2e/dra/test-driver",
+        }
+    }
+
+    /// Go's build tags. Rules need no service discovery, which is most of what promtool would be built of.
+    fn tags(self) -> &'static str {
+        match self {
+            Self::Promtool => "remove_all_sd",
+            _ => "",
         }
     }
 }
@@ -207,6 +220,12 @@ impl Programs {
     /// Builds helm, which the tests of the chart need.
     pub fn obtain_helm() -> Result<Self> {
         Source::of("tests/controlplane/helm", HELM)?.obtain(&cache()?, &[Program::Helm])
+    }
+
+    /// Builds promtool, which the tests of the alerts need.
+    pub fn obtain_promtool() -> Result<Self> {
+        Source::of("tests/controlplane/prometheus", PROMETHEUS)?
+            .obtain(&cache()?, &[Program::Promtool])
     }
 
     /// Builds upstream's cloud controllers, which the parity of Manifold's is measured with.
@@ -379,6 +398,8 @@ impl Source {
                 "-trimpath",
                 "-buildvcs=false",
                 "-mod=readonly",
+                "-tags",
+                program.tags(),
                 "-ldflags",
                 &flags,
                 "-o",

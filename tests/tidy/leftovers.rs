@@ -53,6 +53,8 @@ const GENERATED: &[&str] = &[
     "tests/controlplane/kubelet/go.sum",
     "tests/controlplane/metrics-server/go.mod",
     "tests/controlplane/metrics-server/go.sum",
+    "tests/controlplane/prometheus/go.mod",
+    "tests/controlplane/prometheus/go.sum",
 ];
 
 pub(crate) fn complaints(files: &Files) -> Vec<String> {
