@@ -635,7 +635,11 @@ impl Side {
         let course = self.course(namespace);
         let mut normal = Normal::default();
         let mut made = course.made.clone();
-        made.sort_by_key(|(at, _)| *at);
+        // Not by time: a child's creation may be answered before its owner's.
+        made.sort_by_key(|(at, object)| {
+            let version = text_at(object, "/metadata/resourceVersion");
+            (version.parse().unwrap_or(u64::MAX), *at)
+        });
         for (_, object) in &made {
             normal.learn(object);
         }

@@ -50,6 +50,11 @@ fn needs(server: &Server, namespace: &str, of: &ResourceClaimConsumerReference) 
     pod.is_some_and(|pod| *Object::metadata(&*pod).uid == *of.uid && is_needy(&pod))
 }
 
+/// Whether a claim is made.
+pub fn is_made(change: &Change) -> bool {
+    change.old.is_none() && claim_of(change.object()).is_some()
+}
+
 /// Judges a change.
 pub fn after(server: &Server, change: &Change, by: Option<&By<'_>>) -> Option<String> {
     let by = by.filter(|by| by.writer.controller == CONTROLLER)?;

@@ -12,9 +12,9 @@
 //! epoch is over, which the server's fence would refuse, counts for the owner after it from when its watch
 //! tells of it.
 
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
-use controllers_kit::{Key, Reader};
+use controllers_kit::{Key, Propagation, Reader, testing};
 use coordinator::{EPOCH_END, RangeId};
 use kubernetes_proto::{
     AnyObject, Object, Resource,
@@ -22,6 +22,7 @@ use kubernetes_proto::{
     batch::{CronJob, Job},
     cast,
     core::{Node, Pod, ReplicationController},
+    resource::ResourceClaim,
 };
 use tokio::time::Instant;
 
@@ -138,6 +139,8 @@ pub struct Judge {
     taken: BTreeMap<String, Vec<Instant>>,
     /// When each child was made that a process made whose epoch was over, by its uid.
     late: BTreeMap<String, Instant>,
+    /// The claims to devices among them: nobody makes good that an entry has two, and they go with their pod.
+    late_claims: Vec<Key>,
     /// Of attached volumes.
     pub attachments: Attachments,
     clearing: Clearing,
@@ -161,6 +164,7 @@ impl Judge {
             wants: BTreeMap::new(),
             taken: BTreeMap::new(),
             late: BTreeMap::new(),
+            late_claims: Vec::new(),
             attachments: Attachments::default(),
             clearing: Clearing::new(server),
             devices: Devices::new(server),
@@ -336,6 +340,19 @@ impl Judge {
         want
     }
 
+    /// The cluster without what the server's fence would have refused and nobody takes away.
+    pub fn without_late<'a>(&self, server: &'a Server) -> Cow<'a, testing::World> {
+        let mut world = Cow::Borrowed(&server.world);
+        for claim in &self.late_claims {
+            world.to_mut().delete_how(
+                ResourceClaim::resource(),
+                &claim.to_string(),
+                Propagation::Background,
+            );
+        }
+        world
+    }
+
     /// Judges what a write, or somebody else, has changed.
     pub fn after(
         &mut self,
@@ -347,6 +364,10 @@ impl Judge {
         for change in changes {
             if let Some(new) = &change.new {
                 self.want(new);
+            }
+            if by.is_some_and(|by| by.stale) && claims::is_made(change) {
+                self.late_claims
+                    .push(Key::of_meta(change.object().metadata()));
             }
             let controller = by.map(|by| by.writer.controller.as_str());
             wrong.extend(self.attachments.after(server, change, controller));

@@ -458,7 +458,9 @@ impl Director {
                         continue;
                     }
                     comparison = now + Duration::from_secs(1);
-                    let rest = self.hub.with(|state| normal(&state.server.world));
+                    let rest = self
+                        .hub
+                        .with(|state| normal(&state.judge.without_late(&state.server)));
                     let under_way = self.hub.with(|state| state.under_way);
                     let is_done = self.workload.awaited.is_empty();
                     if rest == **expected && is_done && self.is_owned() && under_way == 0 {
