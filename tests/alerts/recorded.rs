@@ -4,13 +4,11 @@
 //! state continues for as long as alerts wait, counters as they grew last.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use harness::proxy::Proxy;
-use harness::{ControlPlane, Fleet, Metrics, Replica, kubeconfig, run_test, until};
+use harness::{ControlPlane, Fleet, Metrics, Replica, run_test, until};
 use kube::Client;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
@@ -19,8 +17,9 @@ use super::promtool::{Case, Promtool};
 use super::rules::Rules;
 use super::series::Series;
 use super::table;
+use crate::chaos::member::Member;
 use crate::chaos::probes::Probes;
-use crate::chaos::relay::{Mode, Relay};
+use crate::chaos::relay::Mode;
 use crate::interlock::held_by;
 use crate::support::{PATIENCE, POLL, alone};
 
@@ -145,59 +144,6 @@ async fn scrape(pod: &str, client: &Client, named: &BTreeSet<String>) -> Vec<(St
     samples.chain([(up, 1.0)]).collect()
 }
 
-/// A replica, and its ways to the world.
-struct Member {
-    name: String,
-    replica: Replica,
-    api: Relay,
-    proxy: Proxy,
-    peers: Relay,
-    kubeconfig: PathBuf,
-}
-
-impl Member {
-    async fn start(control_plane: &ControlPlane, fleet: &Fleet, index: usize) -> Result<Self> {
-        let name = format!("manifold-{index}");
-        let proxy = Proxy::start(control_plane).await?;
-        let api = Relay::start(proxy.port()).await?;
-        let peers = Relay::start(0).await?;
-        let authority = control_plane.authority();
-        let text = kubeconfig::render(
-            &format!("https://127.0.0.1:{}", api.port()),
-            authority.certificate(),
-            "system:kube-controller-manager",
-            &authority.client("system:kube-controller-manager", None)?,
-        )?;
-        let kubeconfig = control_plane
-            .dir()
-            .write(&format!("alerts-{index}.kubeconfig"), text)?;
-        let replica = begin(fleet, &name, &kubeconfig, &peers, &[])?;
-        Ok(Self {
-            name,
-            replica,
-            api,
-            proxy,
-            peers,
-            kubeconfig,
-        })
-    }
-}
-
-fn begin(
-    fleet: &Fleet,
-    name: &str,
-    kubeconfig: &std::path::Path,
-    peers: &Relay,
-    more: &[&str],
-) -> Result<Replica> {
-    let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
-    let address = format!("--peer-advertise-address=127.0.0.1:{}", peers.port());
-    let args = [&[kubeconfig.as_str(), &address][..], more].concat();
-    let replica = fleet.start_named(name, &args)?;
-    peers.aim(replica.peer_port());
-    Ok(replica)
-}
-
 struct Bed {
     control_plane: ControlPlane,
     fleet: Fleet,
@@ -281,14 +227,7 @@ impl Bed {
 
     async fn again(&mut self, at: usize, more: &[&str]) -> Result<()> {
         let member = &mut self.members[at];
-        member.replica.kill();
-        member.replica = begin(
-            &self.fleet,
-            &member.name,
-            &member.kubeconfig,
-            &member.peers,
-            more,
-        )?;
+        member.again(&self.fleet, more)?;
         self.recorder.target(&member.replica)?;
         member.replica.wait_ready(PATIENCE).await
     }

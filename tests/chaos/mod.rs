@@ -8,6 +8,7 @@
 //! what the same wishes come to undisturbed.
 
 mod fault;
+pub(crate) mod member;
 pub(crate) mod probes;
 pub(crate) mod relay;
 mod rogue;
@@ -20,7 +21,6 @@ mod workload;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -28,8 +28,7 @@ use clap::ValueEnum as _;
 use harness::observe::Owners;
 use harness::programs::Program;
 use harness::progress::Steps;
-use harness::proxy::Proxy;
-use harness::{ControlPlane, Fleet, PeerTrust, Replica, kubeconfig, until};
+use harness::{ControlPlane, Fleet, PeerTrust, until};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -40,8 +39,9 @@ use rand::{Rng, SeedableRng};
 use serde_json::json;
 
 pub use self::fault::Fault;
+use self::member::Member;
 use self::probes::Probes;
-use self::relay::{Mode, Relay};
+use self::relay::Mode;
 use self::storage::Storage;
 use self::strain::Strain;
 use self::webhook::Webhook;
@@ -115,16 +115,6 @@ impl Settings {
         }
         command
     }
-}
-
-/// A replica, and its ways to the world.
-struct Member {
-    name: String,
-    replica: Replica,
-    api: Relay,
-    proxy: Proxy,
-    peers: Relay,
-    kubeconfig: PathBuf,
 }
 
 /// Waits by kind of fault: of the keys it hit, and of the others.
@@ -250,59 +240,14 @@ async fn all(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-impl Member {
-    async fn start(control_plane: &ControlPlane, fleet: &Fleet, index: usize) -> Result<Self> {
-        let name = format!("{FLEET}-{index}");
-        let proxy = Proxy::start(control_plane).await?;
-        let api = Relay::start(proxy.port()).await?;
-        let peers = Relay::start(0).await?;
-        let authority = control_plane.authority();
-        let text = kubeconfig::render(
-            &format!("https://127.0.0.1:{}", api.port()),
-            authority.certificate(),
-            "system:kube-controller-manager",
-            &authority.client("system:kube-controller-manager", None)?,
-        )?;
-        let kubeconfig = control_plane
-            .dir()
-            .write(&format!("chaos-{index}.kubeconfig"), text)?;
-        let replica = begin(fleet, &name, &kubeconfig, &peers)?;
-        Ok(Self {
-            name,
-            replica,
-            api,
-            proxy,
-            peers,
-            kubeconfig,
-        })
-    }
-
-    /// A new process under the same name.
-    async fn again(&mut self, fleet: &Fleet) -> Result<()> {
-        self.replica.kill();
-        self.replica = begin(fleet, &self.name, &self.kubeconfig, &self.peers)?;
-        self.replica.wait_ready(PATIENCE).await
-    }
-}
-
-fn begin(
-    fleet: &Fleet,
-    name: &str,
-    kubeconfig: &std::path::Path,
-    peers: &Relay,
-) -> Result<Replica> {
-    let replica = fleet.start_named(
-        name,
-        &[
-            &format!("--kubeconfig={}", kubeconfig.display()),
-            &format!("--peer-advertise-address=127.0.0.1:{}", peers.port()),
-        ],
-    )?;
-    peers.aim(replica.peer_port());
-    Ok(replica)
-}
-
 impl Chaos {
+    /// A new process under the name of the one before.
+    async fn again(&mut self, victim: usize) -> Result<()> {
+        let member = &mut self.members[victim];
+        member.again(&self.fleet, &[])?;
+        member.replica.wait_ready(PATIENCE).await
+    }
+
     /// One fault, and the rest after it.
     async fn one(&mut self, fault: Fault) -> Result<()> {
         self.calm().await;
@@ -354,12 +299,12 @@ impl Chaos {
             Fault::Kill => {
                 self.members[victim].replica.kill();
                 self.settled_without(victim).await?;
-                self.members[victim].again(&self.fleet).await
+                self.again(victim).await
             }
             Fault::End => {
                 self.members[victim].replica.terminate(PATIENCE).await?;
                 self.settled_without(victim).await?;
-                self.members[victim].again(&self.fleet).await
+                self.again(victim).await
             }
             Fault::Stand => {
                 self.members[victim].replica.pause()?;
@@ -369,7 +314,7 @@ impl Chaos {
             Fault::Hang => {
                 self.hang(victim).await?;
                 self.settled_without(victim).await?;
-                self.members[victim].again(&self.fleet).await
+                self.again(victim).await
             }
             Fault::Delay => {
                 let by = Duration::from_millis(self.random.random_range(20..200));
@@ -637,7 +582,7 @@ impl Chaos {
         let leaving = Instant::now();
         self.members[victim].replica.terminate(PATIENCE).await?;
         let left = leaving.elapsed();
-        self.members[victim].again(&self.fleet).await?;
+        self.again(victim).await?;
         let made = until("three pods are made, slowly", PATIENCE, POLL, || async {
             let status = deployments
                 .get("probe-slow")
