@@ -78,6 +78,8 @@ mod quota;
 #[cfg(test)]
 mod rollout;
 #[cfg(test)]
+mod stale;
+#[cfg(test)]
 mod start;
 #[cfg(test)]
 mod support;

@@ -498,6 +498,26 @@ impl Bed {
         Ok(pods.list(&ListParams::default()).await?.items)
     }
 
+    /// The StatefulSet's pods by UID, each with whether it is ready.
+    async fn replica_pods(&self) -> Result<BTreeMap<String, bool>> {
+        let of_set = |pod: &Pod| {
+            let mut owners = pod.metadata.owner_references.iter().flatten();
+            owners.any(|owner| owner.kind == "StatefulSet")
+        };
+        let is_ready = |pod: &Pod| {
+            let status = pod.status.as_ref();
+            let mut conditions = status
+                .iter()
+                .flat_map(|status| status.conditions.iter().flatten());
+            conditions.any(|one| one.type_ == "Ready" && one.status == "True")
+        };
+        let pods = self.pods().await?;
+        let pods = pods.iter().filter(|pod| of_set(pod));
+        Ok(pods
+            .filter_map(|pod| Some((pod.metadata.uid.clone()?, is_ready(pod))))
+            .collect())
+    }
+
     /// Names of the replicas on a node.
     async fn on(&self, node: &Node) -> Result<BTreeSet<String>> {
         let pods = self.pods().await?;
@@ -600,7 +620,7 @@ async fn drain(bed: &Bed, load: &Load) -> Result<()> {
 
 /// Every pod of the StatefulSet at once, without a farewell: the static pod brings them back.
 async fn delete_all(bed: &Bed, load: &Load) -> Result<()> {
-    let before = bed.owners().await?;
+    let (before, pods) = (bed.owners().await?, bed.replica_pods().await?);
     let began = Instant::now();
     let all = [
         "-n",
@@ -613,6 +633,17 @@ async fn delete_all(bed: &Bed, load: &Load) -> Result<()> {
         "--grace-period=0",
     ];
     bed.kubectl(&all).await?;
+    // By the status alone they would be back before it says that they had gone.
+    until("other pods are ready", LIMIT, POLL, || async {
+        let others = bed.replica_pods().await?;
+        let ready = others
+            .iter()
+            .filter(|(uid, ready)| **ready && !pods.contains_key(*uid));
+        let ready = ready.count();
+        ensure!(ready == REPLICAS, "{ready} other pods are ready");
+        Ok(Some(()))
+    })
+    .await?;
     bed.replicas_are(REPLICAS).await?;
     let back = began.elapsed();
     let after = bed

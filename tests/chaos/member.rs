@@ -29,16 +29,7 @@ impl Member {
         let proxy = Proxy::start(control_plane).await?;
         let api = Relay::start(proxy.port()).await?;
         let peers = Relay::start(0).await?;
-        let authority = control_plane.authority();
-        let text = kubeconfig::render(
-            &format!("https://127.0.0.1:{}", api.port()),
-            authority.certificate(),
-            "system:kube-controller-manager",
-            &authority.client("system:kube-controller-manager", None)?,
-        )?;
-        let kubeconfig = control_plane
-            .dir()
-            .write(&format!("relayed-{index}.kubeconfig"), text)?;
+        let kubeconfig = kubeconfig(control_plane, &name, api.port())?;
         let replica = begin(fleet, &name, &kubeconfig, &peers, &[])?;
         Ok(Self {
             name,
@@ -56,6 +47,19 @@ impl Member {
         self.replica = begin(fleet, &self.name, &self.kubeconfig, &self.peers, more)?;
         Ok(())
     }
+}
+
+/// For a manager that reaches the API server at this port of the machine.
+pub(crate) fn kubeconfig(control_plane: &ControlPlane, name: &str, port: u16) -> Result<PathBuf> {
+    let authority = control_plane.authority();
+    let text = kubeconfig::render(
+        &format!("https://127.0.0.1:{port}"),
+        authority.certificate(),
+        "system:kube-controller-manager",
+        &authority.client("system:kube-controller-manager", None)?,
+    )?;
+    let file = format!("relayed-{name}.kubeconfig");
+    control_plane.dir().write(&file, text)
 }
 
 fn begin(

@@ -89,11 +89,14 @@ fn forward(authority: &str, identity: Option<&Identity>) -> Result<Forward> {
         .build(connector))
 }
 
+/// The ending of the paths whose watches bring nothing, if any.
+type Frozen = Option<&'static str>;
+
 /// A reverse proxy of one replica. Dropping it ends it.
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
-    frozen: watch::Sender<bool>,
+    frozen: watch::Sender<Frozen>,
     delay: watch::Sender<Duration>,
     task: JoinHandle<()>,
 }
@@ -113,7 +116,7 @@ impl Proxy {
             .to_string();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let port = listener.local_addr()?.port();
-        let frozen = watch::Sender::new(false);
+        let frozen = watch::Sender::new(None);
         let freezes = frozen.subscribe();
         let delay = watch::Sender::new(Duration::ZERO);
         let delays = delay.subscribe();
@@ -146,7 +149,12 @@ impl Proxy {
 
     /// Watches bring nothing any more; everything else goes on.
     pub fn freeze_watches(&self, frozen: bool) {
-        self.frozen.send_replace(frozen);
+        self.freeze(frozen.then_some(""));
+    }
+
+    /// Watches of this resource bring nothing any more, as in `/pods`; none thaws them all.
+    pub fn freeze(&self, resource: Option<&'static str>) {
+        self.frozen.send_replace(resource);
     }
 
     /// Every call is sent on so much later; what a watch brings, once it is open, is not held up.
@@ -190,7 +198,7 @@ async fn pass(
     mut request: Request<Incoming>,
     to: Forward,
     host: String,
-    frozen: watch::Receiver<bool>,
+    frozen: watch::Receiver<Frozen>,
 ) -> Result<Response<Body>, hyper_util::client::legacy::Error> {
     let path = request
         .uri()
@@ -198,6 +206,7 @@ async fn pass(
         .map_or("/", http::uri::PathAndQuery::as_str)
         .to_owned();
     let is_watch = path.contains("watch=true") || path.contains("watch=1");
+    let resource = request.uri().path().to_owned();
     if let Ok(uri) = format!("https://{host}{path}").parse() {
         *request.uri_mut() = uri;
     }
@@ -205,12 +214,14 @@ async fn pass(
     *request.version_mut() = Version::HTTP_2;
     let answer = to.request(request).await?;
     let (head, body) = answer.into_parts();
-    let frames = stream::unfold((body, frozen), move |(mut body, mut frozen)| async move {
+    let start = (body, frozen, resource);
+    let frames = stream::unfold(start, move |(mut body, mut frozen, resource)| async move {
         let frame = body.frame().await?;
-        if is_watch && frozen.wait_for(|frozen| !*frozen).await.is_err() {
+        let flows = |frozen: &Frozen| !frozen.is_some_and(|ending| resource.ends_with(ending));
+        if is_watch && frozen.wait_for(flows).await.is_err() {
             return None;
         }
-        Some((frame, (body, frozen)))
+        Some((frame, (body, frozen, resource)))
     });
     Ok(Response::from_parts(head, StreamBody::new(frames.boxed())))
 }
