@@ -12,6 +12,7 @@ mod alone {
     mod cleanup;
     mod endpoints;
     pub(crate) mod fence;
+    mod fifty;
     mod handoff;
     mod kubeadm;
     mod moves;

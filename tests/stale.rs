@@ -36,7 +36,7 @@ const GATES_OFF: &str = "--feature-gates=StaleControllerConsistencyReplicaSet=fa
 
 /// Who works, and what it sees the API server through.
 enum Manager {
-    Upstream(Kcm, Proxy),
+    Upstream(Box<Kcm>, Proxy),
     Fleet(Vec<(Replica, Proxy)>),
 }
 
@@ -45,10 +45,8 @@ impl Manager {
         let (proxy, kubeconfig) = way(control_plane, "kcm").await?;
         let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
         let flags = [&[kubeconfig.as_str()][..], flags].concat();
-        Ok(Self::Upstream(
-            control_plane.start_kcm(&flags).await?,
-            proxy,
-        ))
+        let kcm = control_plane.start_kcm(&flags).await?;
+        Ok(Self::Upstream(Box::new(kcm), proxy))
     }
 
     async fn fleet(control_plane: &ControlPlane) -> Result<Self> {

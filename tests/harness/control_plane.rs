@@ -459,6 +459,19 @@ impl ControlPlane {
         self.part(Program::Kwok)?.start_again()
     }
 
+    /// Starts scheduler and kubelets again if they have ended: either does when it starts and the API server,
+    /// which has just begun to answer, does not answer it in time.
+    pub fn start_the_others_that_ended(&mut self) -> Result<()> {
+        for program in [Program::Scheduler, Program::Kwok] {
+            let part = self.part(program)?;
+            if let Some(status) = part.exited() {
+                println!("{} has ended ({status}) and is started again", part.name());
+                part.start_again()?;
+            }
+        }
+        Ok(())
+    }
+
     fn part(&mut self, program: Program) -> Result<&mut Process> {
         let name = program.name();
         self.parts

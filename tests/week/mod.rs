@@ -196,6 +196,14 @@ async fn week(seed: u64, length: Duration, manifold: bool) -> Result<Week> {
                         control_plane.start_the_others_again()?;
                         gone += 1;
                     }
+                    Deed::Pause(lasts) => {
+                        let end = Instant::now() + *lasts;
+                        while Instant::now() < end {
+                            let left = end.saturating_duration_since(Instant::now());
+                            tokio::time::sleep(SAMPLED_EVERY.min(left)).await;
+                            control_plane.start_the_others_that_ended()?;
+                        }
+                    }
                     other => world.does(other).await?,
                 }
             }
@@ -206,7 +214,8 @@ async fn week(seed: u64, length: Duration, manifold: bool) -> Result<Week> {
         let limit = length * SLOWER + SLACK;
         tokio::select! {
             done = tokio::time::timeout(limit, all) => {
-                done.with_context(|| format!("{who}: the week is not over after {limit:?}"))??;
+                done.with_context(|| format!("{who}: the week is not over after {limit:?}"))?
+                    .context(who)?;
             }
             failed = supervise(&mut manager, began, &mut memory, Some((&mut kills, &turn))) => match failed? {},
             never = kubelets => match never {},

@@ -671,6 +671,8 @@ fn outages(length: Duration) -> Vec<Deed> {
         deeds.extend([Deed::Pause(every), Deed::Outage(OUTAGE)]);
         passed += every;
     }
+    // What an outage has ended is started again until the week is over.
+    deeds.push(Deed::Pause(length.saturating_sub(passed - every)));
     deeds
 }
 
