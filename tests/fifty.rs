@@ -1,5 +1,5 @@
-//! Fifty replicas and 1,024 ranges: what a large fleet costs at rest, and how long a start, a join, an orderly
-//! stop and a crash take.
+//! Fifty replicas and 1,024 ranges: what a large fleet costs at rest, and how long a start, a join, an
+//! orderly stop and a crash take.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,8 @@ const MEASURED: Duration = Duration::from_secs(60);
 const PROCESSORS: f64 = 0.002;
 const REQUESTS: f64 = 1.2;
 
-/// Waits until the Leases give all ranges to so many replicas, evenly; returns them, and after how long.
+/// Waits until the Leases give all ranges to this number of replicas, evenly; returns them, and after how
+/// long.
 async fn even(
     client: &Client,
     (what, count): (&str, usize),

@@ -2,8 +2,8 @@
 //! (kubernetes/kubernetes issue 129795): a ReplicaSet grows meanwhile, and is changed again and again.
 //!
 //! Upstream expects its creations for five minutes and then plans by its cache, in which no pod has appeared.
-//! The gates `StaleControllerConsistency…` of 1.36 (on by default) compare versions instead. Three managers go
-//! through the same at once, each on a control plane of its own: upstream as of 1.36, upstream with the gates
+//! The gates `StaleControllerConsistency…` of 1.36 (on by default) compare versions instead. Three managers
+//! meet the same at once, each on a control plane of its own: upstream as of 1.36, upstream with the gates
 //! off, as every version before, and a fleet in which no replica sees a pod.
 
 use std::collections::BTreeSet;
@@ -157,7 +157,7 @@ async fn patch(sets: &Api<ReplicaSet>, patch: serde_json::Value) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the status counts so many ready pods, as of the newest generation.
+/// Waits until the status counts the ready pods that are wanted, as of the newest generation.
 async fn counted(sets: &Api<ReplicaSet>, wanted: usize) -> Result<()> {
     let wanted = i32::try_from(wanted)?;
     until(
