@@ -1,15 +1,17 @@
 //! The one writer: sends what a plan names, stage by stage, each request only after the gate has let it pass.
 
 use std::{
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use controllers_kit::{
     Action, Event, Failure, Landed, Plan, StatusWrite, Timestamp, Verb, Written,
 };
 use futures::{StreamExt, stream, stream::FuturesUnordered};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use crate::{
     ask::Proofs,
@@ -51,15 +53,19 @@ pub struct Applied {
 pub struct Writer {
     server: Arc<dyn Server>,
     client: Arc<ClientMetrics>,
-    limiter: Limiter,
+    limiter: Arc<Limiter>,
     /// The limit of all requests: that of a controller's own is a multiple of it.
     limit: (f64, u32),
     /// Of controllers with an allowance of their own. Bound: one for each such controller.
-    own_limiters: Mutex<std::collections::HashMap<&'static str, Arc<Limiter>>>,
+    own_limiters: Mutex<HashMap<&'static str, Arc<Limiter>>>,
+    /// Of controllers for which an order has set an allowance, with its rate. Bound: the controllers.
+    set_limiters: ArcSwap<BTreeMap<&'static str, (f64, Arc<Limiter>)>>,
+    /// They have changed: what waits for its turn may have another limiter.
+    limiters_changed: Notify,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
     events: mpsc::Sender<(SendEvent, Beside)>,
-    correlators: Mutex<std::collections::HashMap<&'static str, Correlator>>,
+    correlators: Mutex<HashMap<&'static str, Correlator>>,
     proofs: Proofs,
 }
 
@@ -83,9 +89,11 @@ impl Writer {
         let writer = Arc::new(Self {
             server,
             client: metrics.client(host),
-            limiter: Limiter::new(qps, burst),
+            limiter: Arc::new(Limiter::new(qps, burst)),
             limit: (qps, burst),
             own_limiters: Mutex::default(),
+            set_limiters: ArcSwap::default(),
+            limiters_changed: Notify::new(),
             clock: Arc::clone(&clock),
             metrics: Arc::clone(&metrics),
             events,
@@ -223,10 +231,31 @@ impl Writer {
         .await
     }
 
-    /// The limiter of a controller with an allowance of its own; `None` for all others.
-    fn own_limiter(&self, sender: &Sender) -> Option<Arc<Limiter>> {
+    /// From now on these controllers may send this number of writes a second, and take none from the
+    /// allowance of all; the others as configured.
+    pub fn set_rates(&self, rates: &BTreeMap<&'static str, f64>) {
+        let known = self.set_limiters.load();
+        let limiter = |(name, qps): (&&'static str, &f64)| {
+            let same = known.get(name).filter(|(known, _)| known == qps);
+            // One that stays has no new burst.
+            let limiter = match same {
+                Some((_, limiter)) => Arc::clone(limiter),
+                None => Arc::new(Limiter::new(*qps, limit::burst_for(*qps, self.limit))),
+            };
+            (*name, (*qps, limiter))
+        };
+        let limiters = rates.iter().map(limiter).collect();
+        self.set_limiters.store(Arc::new(limiters));
+        self.limiters_changed.notify_waiters();
+    }
+
+    /// The limiter of a controller: one of its own by an order or by its descriptor, else that of all.
+    fn limiter(&self, sender: &Sender) -> Arc<Limiter> {
+        if let Some((_, limiter)) = self.set_limiters.load().get(sender.controller) {
+            return Arc::clone(limiter);
+        }
         if sender.client_rate == (1, 1) {
-            return None;
+            return Arc::clone(&self.limiter);
         }
         let new = || {
             let (qps, burst) = limit::times(self.limit, sender.client_rate);
@@ -236,14 +265,42 @@ impl Writer {
             .own_limiters
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        Some(Arc::clone(own.entry(sender.controller).or_insert_with(new)))
+        Arc::clone(own.entry(sender.controller).or_insert_with(new))
+    }
+
+    /// Waits for the turn of a write, or until nothing may be sent any more; the limiter whose token it has.
+    async fn turn(&self, sender: &Sender) -> Result<Arc<Limiter>, NotDone> {
+        sender.gate.admit().map_err(NotDone::Stopped)?;
+        loop {
+            let limiter = self.limiter(sender);
+            let delay = limiter.with(|bucket| bucket.take(self.clock.monotonic()));
+            if delay.is_zero() {
+                return Ok(limiter);
+            }
+            let turn = tokio::time::Instant::now() + delay;
+            loop {
+                // Before the limiter is asked for again, so that no change is missed.
+                let changed = self.limiters_changed.notified();
+                if !Arc::ptr_eq(&limiter, &self.limiter(sender)) {
+                    limiter.with(limit::Bucket::give_back);
+                    break;
+                }
+                tokio::select! {
+                    biased;
+                    stopped = sender.gate.stopped() => {
+                        limiter.with(limit::Bucket::give_back);
+                        return Err(NotDone::Stopped(stopped));
+                    }
+                    () = tokio::time::sleep_until(turn) => return Ok(limiter),
+                    () = changed => {}
+                }
+            }
+        }
     }
 
     async fn send(&self, sender: &Sender, action: &Action) -> Sent {
-        let own = self.own_limiter(sender);
-        let limiter = own.as_deref().unwrap_or(&self.limiter);
         let asked = self.clock.monotonic();
-        wait_turn(limiter, &*self.clock, sender).await?;
+        let limiter = self.turn(sender).await?;
         let waited = self.clock.monotonic().saturating_sub(asked);
         self.client.limited(http_method(action), waited);
         // Asked again, last thing before the request goes out.
@@ -397,23 +454,6 @@ enum NotDone {
     Stopped(Stopped),
     /// The fence closed while it was under way.
     GivenUp,
-}
-
-/// Waits for the limiter's turn, or until nothing may be sent any more.
-async fn wait_turn(limiter: &Limiter, clock: &dyn Clock, sender: &Sender) -> Result<(), NotDone> {
-    sender.gate.admit().map_err(NotDone::Stopped)?;
-    let delay = limiter.with(|bucket| bucket.take(clock.monotonic()));
-    if delay.is_zero() {
-        return Ok(());
-    }
-    tokio::select! {
-        biased;
-        stopped = sender.gate.stopped() => {
-            limiter.with(limit::Bucket::give_back);
-            Err(NotDone::Stopped(stopped))
-        }
-        () = tokio::time::sleep(delay) => Ok(()),
-    }
 }
 
 async fn send_events(

@@ -10,7 +10,6 @@ use arc_swap::ArcSwapOption;
 use controllers_kit::{Factory, Flags};
 use coordinator::Pulse;
 use node_cache::{Api, Cache};
-use tokio::sync::Semaphore;
 
 use crate::{
     actors::{controller::Controller, host::Host, watch::Watch},
@@ -26,6 +25,7 @@ use crate::{
     shared::{Aside, Shared, Unit, Unwoken},
     trace::Traces,
     view::View,
+    workers::Workers,
 };
 
 /// What a node is made of.
@@ -142,13 +142,14 @@ impl Node {
                     index: u16::try_from(index).expect("there are few controllers"),
                     subscriptions: watches.subscriptions,
                     discovered: watches.discovered,
-                    permits: Arc::new(Semaphore::new(workers)),
+                    workers: Arc::new(Workers::new(workers)),
                     backoff: descriptor.backoff_with(&parts.flags),
                     queue_metrics: metrics.queue(descriptor.queue),
                     metrics: metrics.controller(descriptor.name),
                     ready: AtomicBool::new(false),
                     working: AtomicUsize::new(0),
                     reconciles: AtomicU64::new(0),
+                    paused: AtomicUsize::new(0),
                     controller,
                 }
             })
@@ -172,6 +173,7 @@ impl Node {
             table: (0..parts.ranges).map(|_| ArcSwapOption::empty()).collect(),
             unwoken: Unwoken::default(),
             watchlist: Arc::default(),
+            steering: Arc::default(),
             attempts: std::sync::Mutex::default(),
             aside: match parts.threads {
                 Threads::Many => Aside::Blocking(tokio::runtime::Handle::current()),

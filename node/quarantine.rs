@@ -268,18 +268,21 @@ impl Isolation {
     }
 
     /// Whose turn has come, as of a Unix second: the one that waits for longest. `quiet` says that no other
-    /// key of the range waits; `version` gives what an object is by now, `None` where there is none.
+    /// key of the range waits; `is_free` that a key is not paused; `version` gives what an object is by now,
+    /// `None` where there is none.
     pub fn next(
         &self,
         (second, now): (i64, Monotonic),
         quiet: bool,
+        is_free: impl Fn(&Place) -> bool,
         version: impl Fn(&Place) -> Option<u64>,
     ) -> Option<Place> {
         let is_due = |(place, suspect): &(&Place, &Suspect)| {
             let Some(since) = suspect.waiting else {
                 return false;
             };
-            (quiet || now >= since + LAST_PATIENCE)
+            is_free(place)
+                && (quiet || now >= since + LAST_PATIENCE)
                 && (second >= suspect.due_at() || version(place) != suspect.version)
         };
         let due = self.suspects.iter().filter(is_due);
@@ -426,8 +429,13 @@ mod tests {
         ] {
             let isolation = waiting(2 + alone, alone);
             let at = (NOW + passed, secs(10 + waited));
-            let next = isolation.next(at, quiet, |_| version);
+            let next = isolation.next(at, quiet, |_| true, |_| version);
             assert_eq!(next, turn.then(|| place("web")), "{case}");
+            assert_eq!(
+                isolation.next(at, quiet, |_| false, |_| version),
+                None,
+                "{case}"
+            );
         }
     }
 
@@ -437,7 +445,7 @@ mod tests {
         isolation.judge(&place("api"), suspicion(2, 0), None, secs(12));
         let next = |isolation: &Isolation| {
             let version = |of: &Place| (of.1.name == *"web").then_some(7);
-            isolation.next((NOW, secs(20)), true, version)
+            isolation.next((NOW, secs(20)), true, |_| true, version)
         };
         assert_eq!(next(&isolation), Some(place("web")));
         let taken = isolation.take(&place("web"), secs(20)).unwrap();

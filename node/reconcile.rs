@@ -453,7 +453,7 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
             answers = ask::ask(shared.writer.server(), &*shared.keys, &*shared.cloud, shared.clock.now(), &job.sender, queries) => answers,
         };
         if gives_back {
-            job.permit = Arc::clone(&unit.permits).acquire_owned().await.ok();
+            job.permit = Arc::clone(&unit.workers).acquire().await;
         }
         answers
     } else {

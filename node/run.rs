@@ -45,6 +45,7 @@ use crate::{
     ownership, pod_events, registry,
     rotation::{self, Followed},
     server::Server,
+    steer,
     telemetry::Telemetry,
     trace::OfPeers,
 };
@@ -238,11 +239,12 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
         debug: Arc::clone(&inside) as Arc<dyn http::Debug>,
         auth,
     };
+    check_orders(&health, &node.shared.steering);
     check_before_joining(&health, options.fleet.interlock.is_some());
     let serving = tokio::spawn(port.serve(sources, stop.clone()));
     let looking = Arc::clone(&node);
     actix::spawn(async move {
-        while !looking.look_if_ready() {
+        while !(looking.shared.steering.is_known() && looking.look_if_ready()) {
             tokio::time::sleep(READY_POLL).await;
         }
     });
@@ -317,12 +319,22 @@ async fn own(
     let hangs = handle.clone();
     let hung = move || hangs.hung().map_or(Ok(()), Err);
     health.register("threads", Box::new(hung), &[Kind::Livez]);
+    let orders = client.clone();
     let pod = options.pod.clone().map(|pod| {
         let (notices, waiting) = mpsc::channel(pod_events::WAITING_MAX);
         actix::spawn(pod_events::send(client, pod, waiting));
         notices
     });
     inside.set(handle.clone(), pod.clone());
+    let notices = pod.clone();
+    actix::spawn(steer::follow(steer::Parts {
+        client: orders,
+        namespace: options.fleet.namespace.clone(),
+        fleet: options.fleet.fleet.clone(),
+        shared: Arc::clone(&node.shared),
+        handle: handle.clone(),
+        notices,
+    }));
     actix::spawn(ownership::follow(
         handle.clone(),
         Arc::clone(&node.shared.metrics),
@@ -345,6 +357,7 @@ async fn own(
         fence: handle.fence(),
         handle: handle.clone(),
         said: Arc::clone(&sees),
+        steering: Arc::clone(&node.shared.steering),
     }));
     let agreement = Arc::new(Agreement::default());
     let said = Arc::clone(&agreement);
@@ -791,6 +804,30 @@ fn unreachable_line(handle: &Handle) -> Vec<String> {
     }
 }
 
+/// What the fleet's orders say of `/readyz`: before they are known a replica owns nothing; a drained one is
+/// well.
+fn check_orders(health: &Health, steering: &Arc<steer::Steering>) {
+    steering.wait_for_first();
+    let first = Arc::clone(steering);
+    let known = move || match first.is_known() {
+        true => Ok(()),
+        false => Err("it is not known yet what is paused: the fleet's orders are read".to_owned()),
+    };
+    health.register("orders", Box::new(known), &[Kind::Readyz]);
+    let steering = Arc::clone(steering);
+    let note = move || {
+        let drained = steering.has_stepped_back().then(|| {
+            "drained: it hands its ranges over and takes none, see kubectl manifold status"
+                .to_owned()
+        });
+        let unread = steering
+            .unread()
+            .map(|why| format!("orders can't be read, those that were read before hold: {why}"));
+        drained.into_iter().chain(unread).collect()
+    };
+    health.note(Kind::Readyz, Box::new(note));
+}
+
 /// What they say of the manager's Lease. On standby a replica is as healthy as a candidate of
 /// upstream is; a note says whom it waits for. One that should work and may not fails `/readyz`.
 fn check_hold(health: &Health, handle: &Handle, lease: &InterlockOptions) {
@@ -879,6 +916,7 @@ impl Gauges {
         metrics.server_fence(self.server_fence.is_on(), self.server_fence.proofs());
         metrics.members_unreachable(unreachable(&self.handle).len());
         metrics.current(self.sees.stale().is_none());
+        metrics.drained(node.shared.steering.has_stepped_back());
         metrics.peer_refusals(&self.handle.peer_refusals());
         metrics.discovery_failing(&node.discovery.failing(&node.cache));
         let measures = looked.sizes.is_none_or(|at| at.elapsed() >= SIZES_EVERY);

@@ -17,7 +17,6 @@ use controllers_kit::{
 };
 use coordinator::{Epoch, RangeId};
 use node_cache::Cache;
-use tokio::sync::Semaphore;
 
 use crate::{
     actors::range::{Poll, Range},
@@ -30,8 +29,10 @@ use crate::{
     metrics::{ControllerMetrics, Metrics, QueueMetrics},
     quarantine::Watchlist,
     queue::Priority,
+    steer::{Steering, Unscanned},
     trace::{Cause, Traces, Woken},
     view::View,
+    workers::Workers,
 };
 
 /// One enabled controller.
@@ -45,7 +46,7 @@ pub struct Unit {
     /// What it watches of whatever the API serves.
     pub discovered: Vec<Discovered>,
     /// How many keys this replica works on at once, over all ranges.
-    pub permits: Arc<Semaphore>,
+    pub workers: Arc<Workers>,
     /// The back-off of its keys after failures.
     pub backoff: Backoff,
     /// `workqueue_*`.
@@ -58,6 +59,8 @@ pub struct Unit {
     pub working: AtomicUsize,
     /// Keys reconciled since the start.
     pub reconciles: AtomicU64,
+    /// Keys that wait for the end of a pause.
+    pub paused: AtomicUsize,
 }
 
 impl Unit {
@@ -247,6 +250,8 @@ pub struct RangeStats {
     pub frozen: AtomicBool,
     /// Keys that are quarantined.
     pub quarantined: AtomicUsize,
+    /// Controllers all of whose keys are enqueued when they are paused no more.
+    pub unscanned: Unscanned,
 }
 
 /// One owned range.
@@ -293,6 +298,8 @@ pub struct Shared {
     pub unwoken: Unwoken,
     /// Keys in flight, and those that may kill.
     pub watchlist: Arc<Watchlist>,
+    /// Orders of operators: what is paused, who is drained.
+    pub steering: Arc<Steering>,
     /// The last attempts of keys that fail.
     pub attempts: Mutex<Attempts>,
     /// Where an endpoint for them is set.
@@ -641,7 +648,7 @@ fn wanted(subscription: &Subscription, change: DynChange<'_>) -> bool {
 }
 
 /// Tells a range's actor of its inbox; once until it has looked.
-fn poll(slot: &Slot) {
+pub(crate) fn poll(slot: &Slot) {
     if !slot.inbox.polled.swap(true, Ordering::AcqRel) && slot.addr.try_send(Poll).is_err() {
         // The mailbox is full of messages, each of which looks into the inbox too.
         slot.inbox.polled.store(false, Ordering::Release);

@@ -18,14 +18,14 @@ const FOUND_WITHIN: Duration = Duration::from_secs(60);
 const PLANTED: &str = "c2VjcmV0LW9mLXRoZS1wbGFudA";
 
 /// What a command has printed.
-struct Said {
-    code: i32,
-    out: String,
-    err: String,
+pub(crate) struct Said {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 /// The plugin, with somebody's credentials.
-struct Plugin {
+pub(crate) struct Plugin {
     binary: PathBuf,
     kubeconfig: PathBuf,
     authority: PathBuf,
@@ -44,7 +44,7 @@ impl Plugin {
         })
     }
 
-    async fn run(&self, replica: &Replica, words: &[&str]) -> Result<Said> {
+    pub(crate) async fn run(&self, replica: &Replica, words: &[&str]) -> Result<Said> {
         let output = tokio::process::Command::new(&self.binary)
             .arg("--kubeconfig")
             .arg(&self.kubeconfig)
@@ -65,7 +65,7 @@ impl Plugin {
         })
     }
 
-    async fn json(&self, replica: &Replica, words: &[&str]) -> Result<Value> {
+    pub(crate) async fn json(&self, replica: &Replica, words: &[&str]) -> Result<Value> {
         let words = [words, &["-o", "json"]].concat();
         let said = self.run(replica, &words).await?;
         serde_json::from_str(&said.out)
@@ -222,7 +222,12 @@ async fn take_a_right_away(control_plane: &ControlPlane) -> Result<String> {
     Ok(namespace)
 }
 
-async fn user(control_plane: &ControlPlane, name: &str, roles: &[&str]) -> Result<Plugin> {
+/// The plugin of a user who has these ClusterRoles.
+pub(crate) async fn user(
+    control_plane: &ControlPlane,
+    name: &str,
+    roles: &[&str],
+) -> Result<Plugin> {
     for role in roles {
         let args = [
             "create",

@@ -22,6 +22,7 @@ mod alone {
     mod port;
     mod rotation;
     mod statefulset;
+    mod steering;
     mod volumes;
     mod week;
 }

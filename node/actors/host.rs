@@ -24,7 +24,7 @@ use crate::{
     currency::Others,
     debug::answers,
     gate::{Fence, Gate, Stopped},
-    shared::{Inbox, RangeStats, Shared, Slot},
+    shared::{Inbox, RangeStats, Shared, Slot, poll},
 };
 
 /// Messages that a Range's mailbox holds: wakes go through its inbox, so there are few.
@@ -133,6 +133,10 @@ impl RangeHost for Host {
         }
         self.shared.metrics.epoch_changed();
         self.count();
+        // Orders that have changed while the actor was made and not yet in the table.
+        if let Some(slot) = self.shared.slot(range) {
+            poll(&slot);
+        }
         match &*how {
             Gained::Takeover => self.scans.taken(range),
             Gained::Handoff(state) => self.scans.handed(range, state),

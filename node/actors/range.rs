@@ -34,6 +34,7 @@ use crate::{
     reconcile::{Done, Job, Mark, Next, ReportFrom, Trouble, reconcile_with},
     server::Sender,
     shared::{Inbox, Origin, RangeStats, Shared, Unit},
+    steer::{SPEAKER, in_force::Change, waiting::Waiting},
     trace::{self, Woken},
 };
 
@@ -260,6 +261,12 @@ pub struct Range {
     alone: Option<Alone>,
     /// Whether the isolation is going to be looked at.
     isolation_looks: bool,
+    /// Keys that wait for the end of a pause.
+    waiting: Waiting,
+    /// The orders with which they were compared last.
+    compared: u64,
+    /// How many of each controller wait, as the metrics say.
+    waiting_counted: Vec<usize>,
     /// Quarantined keys of each controller, as the metrics say.
     quarantined: Vec<usize>,
     freezing: Option<Freezing>,
@@ -311,7 +318,7 @@ struct Freezing {
     deadline: SpawnHandle,
 }
 
-/// Look into the inbox.
+/// Read the inbox.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Poll;
@@ -337,6 +344,11 @@ pub struct Resume;
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Stop;
+
+/// Orders of operators have changed: what, and the object that has them.
+#[derive(Message, Clone)]
+#[rtype(result = "()")]
+pub struct Steered(pub Arc<(Vec<Change>, Option<ObjectRef>)>);
 
 /// What is busy?
 #[derive(Message)]
@@ -410,6 +422,9 @@ impl Range {
             isolation: Isolation::default(),
             alone: None,
             isolation_looks: false,
+            waiting: Waiting::default(),
+            compared: 0,
+            waiting_counted: Vec::new(),
             quarantined: Vec::new(),
             freezing: None,
             unproven: matches!(how, Gained::Takeover),
@@ -459,6 +474,7 @@ impl Range {
     /// After anything has happened: start what can be started, set the timer, keep the figures.
     fn go_on(&mut self, ctx: &mut Context<Self>) {
         self.look_into_inbox();
+        self.end_pauses();
         for lane in 0..self.lanes.all.len() {
             self.dispatch(u16::try_from(lane).expect("there are few controllers"), ctx);
         }
@@ -521,14 +537,14 @@ impl Range {
             return;
         }
         self.lanes.at(lane).asking = true;
-        let permits = Arc::clone(&self.unit(lane).permits);
+        let workers = Arc::clone(&self.unit(lane).workers);
         ctx.spawn(
-            permits
-                .acquire_owned()
+            workers
+                .acquire()
                 .into_actor(self)
                 .map(move |permit, range, ctx| {
                     range.lanes.at(lane).asking = false;
-                    if let Ok(permit) = permit {
+                    if let Some(permit) = permit {
                         range.start_one(lane, permit, ctx);
                     }
                     range.go_on(ctx);
@@ -555,7 +571,7 @@ impl Range {
         let mut permit = Some(permit);
         while let Some(taken) = self.lanes.at(lane).queue.take(now) {
             self.unit(lane).queue_metrics.depth(-1);
-            if self.holds_back(lane, &taken.key, now) {
+            if self.pauses(lane, &taken, now) || self.holds_back(lane, &taken.key, now) {
                 self.lanes.at(lane).queue.done(&taken.key);
             } else if self.start(lane, taken, care, &mut permit, ctx) {
                 return;
@@ -659,6 +675,92 @@ impl Range {
         true
     }
 
+    /// Whether a key that was taken from its queue is paused: it waits for the end of the pause then.
+    fn pauses(&mut self, lane: u16, taken: &Taken, now: Monotonic) -> bool {
+        let shared = Arc::clone(&self.shared);
+        if shared.steering.in_force().pause(lane, &taken.key).is_none() {
+            return false;
+        }
+        let since = now.saturating_sub(taken.waited);
+        if self.waiting.put(lane, taken.key.clone(), since) {
+            return true;
+        }
+        self.stats.unscanned.insert(lane);
+        // The pause may have ended since it was asked for, and the controller been scanned before this range
+        // had noted that it must be.
+        shared.steering.in_force().pause(lane, &taken.key).is_some()
+    }
+
+    /// Enqueues the keys that are paused no more, where the orders have changed.
+    fn end_pauses(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let in_force = shared.steering.in_force();
+        if self.compared != in_force.generation {
+            self.compared = in_force.generation;
+            let is_paused = |lane: u16, key: &Key| in_force.pause(lane, key).is_some();
+            for (lane, key) in self.waiting.take(is_paused) {
+                self.add(lane, &key, Priority::High);
+            }
+        }
+        if self.waiting.is_empty() && self.waiting_counted.is_empty() {
+            return;
+        }
+        self.count_waiting();
+    }
+
+    /// Has metrics say how many keys wait for the end of a pause.
+    fn count_waiting(&mut self) {
+        self.waiting_counted.resize(self.shared.units.len(), 0);
+        for (unit, counted) in self.shared.units.iter().zip(&mut self.waiting_counted) {
+            let count = self.waiting.count(unit.index);
+            if count != *counted {
+                let more = i64::try_from(count).unwrap_or(0) - i64::try_from(*counted).unwrap_or(0);
+                unit.metrics.paused_waiting(more);
+                match count > *counted {
+                    true => unit.paused.fetch_add(count - *counted, Ordering::Relaxed),
+                    false => unit.paused.fetch_sub(*counted - count, Ordering::Relaxed),
+                };
+                *counted = count;
+            }
+        }
+        if self.waiting.is_empty() {
+            self.waiting_counted = Vec::new();
+        }
+    }
+
+    /// Says at an object, or at the one that has the orders, which order about it has changed.
+    fn record_order(&mut self, change: &Change, orders: Option<&ObjectRef>) {
+        let shared = Arc::clone(&self.shared);
+        let (controller, key) = match &change.order.target {
+            steering::Target::Controller(controller)
+            | steering::Target::Setting { controller, .. } => (controller, None),
+            steering::Target::Key { controller, key } => (controller, Some(Key::parse(key))),
+            steering::Target::Replica(_) => return,
+        };
+        let Some(unit) = shared.units.iter().find(|unit| unit.name() == controller) else {
+            return;
+        };
+        let range = key
+            .as_ref()
+            .map_or(SPEAKER, |key| shared.range_of(unit, key));
+        if range != self.gate.range {
+            return;
+        }
+        let own = key.as_ref().and_then(|key| object_of(&shared, unit, key));
+        let Some(about) = own.or_else(|| orders.cloned()) else {
+            return;
+        };
+        let (reason, message) = change.event();
+        let event = Event {
+            about,
+            r#type: EventType::Normal,
+            reason: Str::interned(reason),
+            message,
+        };
+        let sender = self.lanes.at(unit.index).sender.as_replica();
+        shared.writer.record(&sender, &event);
+    }
+
     /// Whether a key that was taken from its queue is quarantined: it waits for its turn then.
     fn holds_back(&mut self, lane: u16, key: &Key, now: Monotonic) -> bool {
         let shared = Arc::clone(&self.shared);
@@ -690,22 +792,11 @@ impl Range {
             held_back_seconds = held_back,
             "a key is quarantined, since replicas died while they reconciled it: it is reconciled alone and last"
         );
-        let Some((resource, object)) = unit.primary().and_then(|primary| {
-            Some((
-                primary,
-                shared.view.get(primary, &key.namespace, &key.name)?,
-            ))
-        }) else {
+        let Some(about) = object_of(&shared, unit, key) else {
             return;
         };
         let event = Event {
-            about: ObjectRef {
-                api_version: Str::interned(&resource.api_version()),
-                kind: Str::interned(resource.kind),
-                key: key.clone(),
-                uid: object.metadata().uid.clone(),
-                resource_version: object.metadata().resource_version,
-            },
+            about,
             r#type: EventType::Warning,
             reason: Str::interned(QUARANTINED),
             message: format!(
@@ -745,7 +836,9 @@ impl Range {
             let quiet = self.working.is_empty()
                 && self.lanes.iter().all(|(_, lane)| lane.queue.depth() == 0);
             let at = (shared.clock.now().as_second(), self.now());
-            let next = self.isolation.next(at, quiet, |(lane, key)| {
+            let in_force = shared.steering.in_force();
+            let is_free = |(lane, key): &quarantine::Place| in_force.pause(*lane, key).is_none();
+            let next = self.isolation.next(at, quiet, is_free, |(lane, key)| {
                 version_of(&shared, unit(*lane), key)
             });
             let turn = Arc::clone(&shared.watchlist.alone);
@@ -783,13 +876,13 @@ impl Range {
         };
         alone.begun = true;
         let (lane, key) = alone.place.clone();
-        let permits = Arc::clone(&self.unit(lane).permits);
+        let workers = Arc::clone(&self.unit(lane).workers);
         ctx.spawn(
-            permits
-                .acquire_owned()
+            workers
+                .acquire()
                 .into_actor(self)
                 .map(move |permit, range, ctx| {
-                    let begun = permit.is_ok_and(|permit| {
+                    let begun = permit.is_some_and(|permit| {
                         range.gate.admit().is_ok() && range.start_alone(lane, &key, permit, ctx)
                     });
                     if !begun {
@@ -1206,6 +1299,7 @@ impl Range {
         let places = lane.queue.places(now);
         keys.extend(places.iter().map(|place| &place.key));
         keys.extend(self.isolation.keys(unit.index));
+        keys.extend(self.waiting.keys(unit.index));
         keys.sort_unstable();
         keys.dedup();
         keys.into_iter()
@@ -1227,6 +1321,7 @@ impl Range {
                 let parked = known.is_some_and(|known| known.parked);
                 let (held_back, passes, deaths) = self.isolation.pack(&(unit.index, key.clone()));
                 let waited = place.as_ref().and_then(|place| place.waited);
+                let paused = self.waiting.since(unit.index, key);
                 let marks: Vec<_> = known
                     .into_iter()
                     .flat_map(|known| &known.marks)
@@ -1239,16 +1334,23 @@ impl Range {
                 let state = KeyState {
                     namespace: key.namespace.to_string(),
                     name: key.name.to_string(),
-                    queued: waited.is_some() || parked || in_flight || held_back,
+                    queued: waited.is_some()
+                        || parked
+                        || in_flight
+                        || held_back
+                        || paused.is_some(),
                     low_priority: waited.is_some_and(|(_, priority)| priority == Priority::Low),
                     failures: place.as_ref().map_or(0, |place| place.failures),
                     due_in_ms: place
                         .as_ref()
                         .and_then(|place| place.due_in)
                         .map(|due| u64::try_from(due.as_millis()).unwrap_or(u64::MAX)),
-                    waited_ms: waited.map_or(0, |(waited, _)| {
-                        u64::try_from(waited.as_millis()).unwrap_or(u64::MAX)
-                    }),
+                    waited_ms: waited
+                        .map(|(waited, _)| waited)
+                        .or_else(|| Some(now.saturating_sub(paused?)))
+                        .map_or(0, |waited| {
+                            u64::try_from(waited.as_millis()).unwrap_or(u64::MAX)
+                        }),
                     marks,
                     memory,
                     packed_at_ms: self.shared.clock.now().as_millisecond(),
@@ -1400,7 +1502,8 @@ impl Range {
             .any(|(at, working)| *at == lane && working == key);
         let second = self.shared.clock.now().as_second();
         let quarantine = self.isolation.explain(&(lane, key.clone()), second);
-        if known.is_none() && place.is_none() && quarantine.is_none() {
+        let paused = self.waiting.since(lane, key);
+        if known.is_none() && place.is_none() && quarantine.is_none() && paused.is_none() {
             return None;
         }
         let list = self.shared.watchlist.list();
@@ -1418,6 +1521,8 @@ impl Range {
                 if self.gate.admit() == Err(Stopped::Fenced) { "fenced" } else { "queued" }
             } else if place.as_ref().is_some_and(|place| place.due_in.is_some()) {
                 "delayed"
+            } else if paused.is_some() {
+                "paused"
             } else if self.isolation.pack(&(lane, key.clone())).0 {
                 "quarantined"
             } else {
@@ -1428,7 +1533,11 @@ impl Range {
             "blocker": last
                 .and_then(|last| last.trouble.as_ref())
                 .and_then(|trouble| blocker_of(trouble, key)),
-            "waited_ms": place.as_ref().and_then(|place| place.waited).map(|(waited, _)| waited.as_millis()),
+            "waited_ms": place
+                .as_ref()
+                .and_then(|place| Some(place.waited?.0))
+                .or_else(|| Some(self.now().saturating_sub(paused?)))
+                .map(|waited| waited.as_millis()),
             "next_in_ms": place.as_ref().and_then(|place| place.due_in).map(|due| due.as_millis()),
             "failures": place.as_ref().map_or(0, |place| place.failures),
             "in_hand_ms": known.map(|known| known.in_hand_until.saturating_sub(self.now()).as_millis()),
@@ -1473,6 +1582,19 @@ fn version_of(shared: &Shared, unit: &Unit, key: &Key) -> Option<u64> {
         Ok(generation) if generation > 0 => Some(generation),
         _ => Some(meta.resource_version),
     }
+}
+
+/// The object under a controller's key, if the cache has it.
+fn object_of(shared: &Shared, unit: &Unit, key: &Key) -> Option<ObjectRef> {
+    let primary = unit.primary()?;
+    let object = shared.view.get(primary, &key.namespace, &key.name)?;
+    Some(ObjectRef {
+        api_version: Str::interned(&primary.api_version()),
+        kind: Str::interned(primary.kind),
+        key: key.clone(),
+        uid: object.metadata().uid.clone(),
+        resource_version: object.metadata().resource_version,
+    })
 }
 
 /// Whether the cache has no object under a controller's key.
@@ -1607,6 +1729,8 @@ impl Actor for Range {
         }
         self.isolation = Isolation::default();
         self.count_quarantined();
+        self.waiting = Waiting::default();
+        self.count_waiting();
     }
 }
 
@@ -1674,6 +1798,17 @@ impl Handler<Stop> for Range {
     fn handle(&mut self, _: Stop, ctx: &mut Context<Self>) {
         // What is under way is dropped with the actor: a request in flight is aborted.
         ctx.stop();
+    }
+}
+
+impl Handler<Steered> for Range {
+    type Result = ();
+    fn handle(&mut self, steered: Steered, ctx: &mut Context<Self>) {
+        let (changes, orders) = &*steered.0;
+        for change in changes {
+            self.record_order(change, orders.as_ref());
+        }
+        self.go_on(ctx);
     }
 }
 

@@ -34,7 +34,7 @@ use crate::{
     actors::{
         host::Host,
         range::{
-            Explain, REPORT_SPACING, REPORT_SPACING_STEADY, REPORTS_DENSE, plan_spacing,
+            Explain, REPORT_SPACING, REPORT_SPACING_STEADY, REPORTS_DENSE, Steered, plan_spacing,
             report_from,
         },
     },
@@ -46,8 +46,11 @@ use crate::{
     reconcile::ReportFrom,
     server::{Live, LiveItem, Refused, Sender, Server},
     shared::{Aside, Shared, Unit, Unwoken},
+    steer::in_force::{Change, InForce, What},
     view::View,
+    workers::Workers,
 };
+use steering::{Order, Target};
 
 const RANGES: u16 = 4;
 /// Long enough for a loaded machine; what waits for something to happen ends as soon as it has.
@@ -591,13 +594,14 @@ fn process(factory: Factory, sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc
         index: 0,
         subscriptions: controller.watches().subscriptions,
         discovered: Vec::new(),
-        permits: Arc::new(Semaphore::new(4)),
+        workers: Arc::new(Workers::new(4)),
         backoff: controller.descriptor().backoff,
         queue_metrics: metrics.queue("queue"),
         metrics: metrics.controller("controller"),
         ready: AtomicBool::new(true),
         working: AtomicUsize::new(0),
         reconciles: Default::default(),
+        paused: Default::default(),
         controller,
     };
     let shared = Arc::new(Shared {
@@ -615,6 +619,7 @@ fn process(factory: Factory, sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc
         table: (0..RANGES).map(|_| ArcSwapOption::empty()).collect(),
         unwoken: Unwoken::default(),
         watchlist: Default::default(),
+        steering: Default::default(),
         attempts: Default::default(),
         aside: Aside::Blocking(tokio::runtime::Handle::current()),
         traces: None,
@@ -1718,6 +1723,47 @@ fn a_mark_far_beyond_all_that_was_seen_is_left_out_and_its_key_checked() {
     });
 }
 
+#[test]
+fn a_rate_that_is_set_holds_the_writes_of_its_controller_until_it_is_taken_back() {
+    run(async {
+        let rig = Rig::new(world(&[("slow", "1")]));
+        rig.gain_all();
+        until("it is served", || rig.accounts("slow") == 1).await;
+        let name = rig.shared.units[0].name();
+        // Of a burst of two nothing is left after two accounts: the other two wait half a second each.
+        rig.shared.writer.set_rates(&[(name, 2.0)].into());
+        let begun = tokio::time::Instant::now();
+        rig.label("slow", "5");
+        until("it is served", || rig.accounts("slow") == 5).await;
+        let slow = begun.elapsed();
+        assert!(slow >= Duration::from_millis(900), "{slow:?}");
+        // The same again is no new burst; another controller's rate is not its own.
+        rig.shared.writer.set_rates(&[(name, 2.0)].into());
+        let begun = tokio::time::Instant::now();
+        rig.label("slow", "8");
+        until("it is served", || rig.accounts("slow") == 8).await;
+        let again = begun.elapsed();
+        assert!(again >= Duration::from_millis(900), "{again:?}");
+        // What waits for its turn at a rate that is no more has another turn at once.
+        rig.shared.writer.set_rates(&[(name, 0.1)].into());
+        rig.label("slow", "12");
+        until("one is made", || rig.accounts("slow") == 9).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(rig.accounts("slow"), 9);
+        let others = [("another-controller", 0.1)];
+        rig.shared.writer.set_rates(&others.into());
+        until("it is served", || rig.accounts("slow") == 12).await;
+        let begun = tokio::time::Instant::now();
+        rig.label("slow", "28");
+        until("it is served", || rig.accounts("slow") == 28).await;
+        let fast = begun.elapsed();
+        assert!(fast < slow, "{fast:?}");
+        println!(
+            "at 2 writes a second: 4 accounts after {slow:.1?}, without a rate 20 after {fast:.1?}"
+        );
+    });
+}
+
 /// Suspects a namespace of having killed: replicas in all, and so many while it was reconciled alone, so long
 /// ago.
 fn suspect(rig: &Rig, namespace: &str, deaths: u32, alone: u32, ago: i64) {
@@ -1819,6 +1865,117 @@ fn a_suspicion_that_is_over_lets_the_key_go() {
         rig.host.quarantine(&Quarantine::default());
         until("it is served as any other", || rig.accounts("bad") == 2).await;
         until("it is counted no more", || !quarantined(&rig)).await;
+    });
+}
+
+/// From now on these keys are paused; all of the controller with `None`.
+fn pause(rig: &Rig, generation: u64, keys: &[Option<&str>], what: What) {
+    let controller = rig.shared.units[0].name().to_owned();
+    let now = rig.shared.clock.now();
+    let orders: Vec<Order> = keys
+        .iter()
+        .map(|key| Order {
+            target: match key {
+                Some(key) => Target::Key {
+                    controller: controller.clone(),
+                    key: (*key).to_owned(),
+                },
+                None => Target::Controller(controller.clone()),
+            },
+            incarnation: None,
+            amount: None,
+            since: now,
+            until: now + controllers_kit::SignedDuration::from_hours(1),
+            reason: "a trial".to_owned(),
+            by: "jo".to_owned(),
+        })
+        .collect();
+    let held = match what {
+        What::Begins => orders.iter().map(|order| (&order.target, order)).collect(),
+        _ => std::collections::BTreeMap::new(),
+    };
+    let in_force = InForce::of(&held, &|_| Some(0), generation);
+    rig.shared.steering.set(in_force);
+    let changes = orders.into_iter().map(|order| Change { order, what });
+    let steered = Steered(Arc::new((changes.collect(), None)));
+    for slot in (0..RANGES).filter_map(|range| rig.shared.slot(range)) {
+        slot.addr.try_send(steered.clone()).unwrap();
+    }
+}
+
+fn paused_waiting(rig: &Rig, count: usize) -> bool {
+    let series = format!(r#"manifold_paused_keys_waiting{{controller="controller"}} {count}"#);
+    rig.shared.metrics.encode().contains(&series)
+}
+
+#[test]
+fn a_paused_key_waits_while_its_neighbour_works_and_is_served_at_once_when_resumed() {
+    run(async {
+        let rig = Rig::new(world(&[("held", "1"), ("free", "1")]));
+        rig.gain_all();
+        until("both are served", || {
+            rig.accounts("held") == 1 && rig.accounts("free") == 1
+        })
+        .await;
+        pause(&rig, 1, &[Some("held")], What::Begins);
+        rig.label("held", "2");
+        rig.label("free", "2");
+        until("the neighbour is served", || rig.accounts("free") == 2).await;
+        until("the key waits", || paused_waiting(&rig, 1)).await;
+        assert_eq!(rig.accounts("held"), 1);
+        let said = explained(&rig, "held").await;
+        assert_eq!(said["state"], "paused");
+        assert!(said["waited_ms"].is_u64(), "{said}");
+        // Another wake is no second place.
+        rig.label("held", "3");
+        pause(&rig, 2, &[Some("held")], What::Lifted);
+        until("it is served", || rig.accounts("held") == 3).await;
+        until("none waits", || paused_waiting(&rig, 0)).await;
+        until("events say so at the object", || {
+            *rig.sim.events.lock().unwrap()
+                == ["Paused held by the replica", "Resumed held by the replica"]
+        })
+        .await;
+    });
+}
+
+#[test]
+fn what_waits_for_the_end_of_a_pause_goes_with_its_range() {
+    run(async {
+        let rig = Rig::new(world(&[("a", "1"), ("b", "1")]));
+        pause(&rig, 1, &[None], What::Begins);
+        rig.gain_all();
+        until("both wait", || paused_waiting(&rig, 2)).await;
+        assert!(rig.sim.written().is_empty());
+        let range = rig.range_of("a");
+        let state = rig.frozen(range).await;
+        let queued = state.controllers[0].keys.iter();
+        assert!(queued.filter(|key| key.name == "a").all(|key| key.queued));
+        assert!(state.controllers[0].keys.iter().any(|key| key.name == "a"));
+        rig.gain(range, 2, &Gained::Handoff(state));
+        until("both wait", || paused_waiting(&rig, 2)).await;
+        assert!(rig.sim.written().is_empty());
+        pause(&rig, 2, &[None], What::Expires);
+        until("both are served", || {
+            rig.accounts("a") == 1 && rig.accounts("b") == 1
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_quarantined_key_has_no_turn_while_it_is_paused() {
+    run(async {
+        let rig = Rig::new(world(&[("bad", "1")]));
+        suspect(&rig, "bad", 2, 0, 0);
+        rig.gain_all();
+        until("it has had its first turn", || rig.accounts("bad") == 1).await;
+        pause(&rig, 1, &[Some("bad")], What::Begins);
+        rig.label("bad", "2");
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        assert_eq!(rig.accounts("bad"), 1);
+        pause(&rig, 2, &[Some("bad")], What::Lifted);
+        until("it has its turn", || rig.accounts("bad") == 2).await;
     });
 }
 

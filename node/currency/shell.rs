@@ -11,6 +11,8 @@ use coordinator::{Fence, Handle, Member};
 use node_cache::{Api, Cache, Order, Sight};
 use tokio::time::Instant;
 
+use crate::steer::Steering;
+
 use super::{Currency, Others, Progress, Repair, Standstill, View, canary::Canary};
 
 const CHECKS_EVERY: Duration = Duration::from_millis(500);
@@ -37,6 +39,8 @@ pub struct Parts {
     pub handle: Handle,
     /// For probes and metrics.
     pub said: Arc<Said>,
+    /// Whether operators have drained this replica: then it says that it is not current, too.
+    pub steering: Arc<Steering>,
 }
 
 /// The newest verdict, for probes and metrics: what is stuck, in words, while the replica is stale.
@@ -86,6 +90,7 @@ pub async fn follow(parts: Parts) {
         fence,
         handle,
         said,
+        steering,
     } = parts;
     let canary = Arc::new(Canary::default());
     let watched = Arc::clone(&canary);
@@ -96,6 +101,7 @@ pub async fn follow(parts: Parts) {
     let mut listed: HashMap<String, Instant> = HashMap::new();
     let mut currency = Currency::new(resources.len());
     let (mut current, begun) = (true, Instant::now());
+    let (mut takes, mut stepped_back) = (true, false);
     loop {
         tokio::time::sleep(CHECKS_EVERY).await;
         let sights: HashMap<&'static Resource, Sight> = cache.sights().into_iter().collect();
@@ -178,7 +184,20 @@ pub async fn follow(parts: Parts) {
                 ),
                 true => tracing::info!("what is seen is current again: ranges may come"),
             }
-            handle.is_current(current).await;
+        }
+        let steps_back = steering.steps_back(&handle);
+        if steps_back != stepped_back {
+            stepped_back = steps_back;
+            match steps_back {
+                true => tracing::info!("drained: ranges are handed over, and none is taken"),
+                false => tracing::info!(
+                    "no longer drained, or nobody else takes ranges: ranges may come"
+                ),
+            }
+        }
+        if takes != (current && !steps_back) {
+            takes = !takes;
+            handle.is_current(takes).await;
         }
     }
 }

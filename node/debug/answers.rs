@@ -18,6 +18,7 @@ use crate::{
     actors::range::{Busy, Explain, Sample},
     heat::Rate,
     shared::{Shared, Unit},
+    steer::in_force,
 };
 
 /// Busiest keys that a replica names.
@@ -77,10 +78,13 @@ pub fn shards(shared: &Shared) -> ReplicaShards {
             ready: unit.ready.load(Ordering::Relaxed),
             working: unit.working.load(Ordering::Relaxed),
             reconciles: unit.reconciles.load(Ordering::Relaxed),
+            paused: unit.paused.load(Ordering::Relaxed),
+            workers: unit.workers.wanted(),
         })
         .collect();
     ReplicaShards {
         replica: shared.replica.clone(),
+        orders: Some(shared.steering.seen(shared.clock.now())),
         fence: Fence { open },
         totals: Totals {
             keys: owned.iter().map(|one| one.keys).sum(),
@@ -165,6 +169,13 @@ pub async fn key(
                 .clone_into(&mut report.state);
         }
     }
+    if let Some(order) = shared.steering.in_force().pause(unit.index, &key) {
+        // What is in flight is ended, and what is at rest stays so whatever happens.
+        if report.state != "working" {
+            "paused".clone_into(&mut report.state);
+        }
+        report.blocker = Some(in_force::blocker(order));
+    }
     if let Some(recent) = shared.attempts().of(&(unit.index, key)) {
         report.attempts = recent.attempts;
     }
@@ -242,6 +253,7 @@ pub async fn top(shared: &Shared, namespace: &str, keys_max: usize) -> Top {
 /// The keys that failed lately in this replica.
 pub fn unhappy(shared: &Shared, namespace: &str, keys_max: usize) -> Unhappy {
     let now = shared.clock.monotonic();
+    let orders = shared.steering.in_force();
     let attempts = shared.attempts();
     let (all, omitted) = attempts.all(namespace, keys_max, now);
     let keys = all.into_iter().map(|recent| {
@@ -252,6 +264,9 @@ pub fn unhappy(shared: &Shared, namespace: &str, keys_max: usize) -> Unhappy {
             resource: resource_of(unit),
             owner: shared.replica.clone(),
             failures: recent.failures,
+            pause: orders
+                .pause(recent.unit, &recent.key)
+                .map(|order| in_force::blocker(order)),
             attempts: recent.attempts,
         }
     });

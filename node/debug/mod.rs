@@ -153,6 +153,7 @@ impl Fleet {
             ranges_total: u32::from(self.shared.ranges),
             replicas,
             missing,
+            steering: self.shared.steering.report(self.shared.clock.now()),
         }
     }
 

@@ -9,10 +9,9 @@ use controllers_kit::testing::{
 use controllers_kit::{Factory, Flags, Object as _};
 use inspect::{BlockerKind, BusyController, BusyKey, BusyRange};
 use kubernetes_proto::{apps::Deployment, core::Pod};
-use tokio::sync::Semaphore;
 
 use super::*;
-use crate::{metrics::Metrics, registry};
+use crate::{metrics::Metrics, registry, workers::Workers};
 
 /// The controllers of these names, as a process has them.
 fn units(names: &[&str]) -> Vec<Unit> {
@@ -30,13 +29,14 @@ fn units(names: &[&str]) -> Vec<Unit> {
             index: u16::try_from(index).unwrap(),
             subscriptions: watches.subscriptions,
             discovered: watches.discovered,
-            permits: Arc::new(Semaphore::new(1)),
+            workers: Arc::new(Workers::new(1)),
             backoff: controller.descriptor().backoff,
             queue_metrics: metrics.queue(controller.descriptor().queue),
             metrics: metrics.controller(controller.descriptor().name),
             ready: AtomicBool::new(true),
             working: AtomicUsize::new(0),
             reconciles: Default::default(),
+            paused: Default::default(),
             controller,
         }
     });

@@ -197,6 +197,9 @@ pub struct UnhappyKey {
     pub owner: String,
     /// Failed attempts in a row; 0 where the last one succeeded.
     pub failures: u32,
+    /// The pause for the end of which it waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pause: Option<Blocker>,
     /// Its last attempts, the newest last.
     pub attempts: Vec<Attempt>,
 }

@@ -16,8 +16,8 @@ pub use explain::{
     UNHAPPY_SCHEMA, Unhappy, UnhappyKey,
 };
 pub use shards::{
-    ControllerState, Fence, FleetShards, Member, OwnedRange, RangeOwner, ReplicaShards,
-    SHARDS_SCHEMA, SetAside, Suspected, Totals,
+    ControllerState, Drain, Fence, FleetShards, Member, OrdersRead, OwnedRange, Pause, RangeOwner,
+    ReplicaShards, SHARDS_SCHEMA, SetAside, Setting, Steering, Suspected, Totals,
 };
 pub use top::{BusyController, BusyKey, BusyRange, TOP_SCHEMA, Top};
 

@@ -25,6 +25,94 @@ pub struct FleetShards {
     pub replicas: Vec<ReplicaShards>,
     /// Replicas without an answer.
     pub missing: Vec<Missing>,
+    /// Orders of operators that hold, as the replica that was asked knows them.
+    pub steering: Steering,
+}
+
+/// Orders of operators that hold.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Steering {
+    /// The ConfigMap that has them, as namespace and name.
+    pub object: String,
+    /// Paused controllers and keys.
+    pub pauses: Vec<Pause>,
+    /// Drained replicas.
+    pub drains: Vec<Drain>,
+    /// What is set of controllers.
+    pub settings: Vec<Setting>,
+    /// Fields of the object that have no effect, and why.
+    pub faults: Vec<String>,
+}
+
+/// A paused controller, or key of one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Pause {
+    /// The controller.
+    pub controller: String,
+    /// Namespace and name of the key; empty where all are paused.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub key: String,
+    /// When it was paused.
+    pub since: String,
+    /// When the pause ends by itself.
+    pub until: String,
+    /// Why.
+    pub reason: String,
+    /// Who has paused it, as the object says.
+    pub by: String,
+}
+
+/// A drained replica.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Drain {
+    /// Its name.
+    pub replica: String,
+    /// The start of it that is drained.
+    pub incarnation: String,
+    /// When it was drained.
+    pub since: String,
+    /// When that ends by itself.
+    pub until: String,
+    /// Why.
+    pub reason: String,
+    /// Who has drained it, as the object says.
+    pub by: String,
+}
+
+/// Workers or rate of writes of a controller, in each replica.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Setting {
+    /// The controller.
+    pub controller: String,
+    /// `workers` or `qps`.
+    pub setting: String,
+    /// Its value.
+    pub value: f64,
+    /// When it was set.
+    pub since: String,
+    /// When that ends by itself.
+    pub until: String,
+    /// Why.
+    pub reason: String,
+    /// Who has set it, as the object says.
+    pub by: String,
+}
+
+/// What a replica has read of the fleet's orders.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OrdersRead {
+    /// The version of the ConfigMap; empty where there is none.
+    pub version: String,
+    /// Orders that hold by this replica's clock.
+    pub in_force: usize,
+    /// Why it can't be read, where it can't.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub unread: String,
 }
 
 /// A replica with a Lease.
@@ -78,6 +166,8 @@ pub struct ReplicaShards {
     pub set_aside: Vec<SetAside>,
     /// Keys during which replicas have died.
     pub suspected: Vec<Suspected>,
+    /// What it has read of the fleet's orders; none where its build knows nothing of them.
+    pub orders: Option<OrdersRead>,
 }
 
 /// Whether a replica may write.
@@ -130,6 +220,10 @@ pub struct ControllerState {
     pub working: usize,
     /// Keys reconciled since the start.
     pub reconciles: u64,
+    /// Keys that wait for the end of a pause.
+    pub paused: usize,
+    /// Keys that may be in flight at once, by flag or by order.
+    pub workers: usize,
 }
 
 /// An object that can't be used.

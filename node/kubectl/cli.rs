@@ -21,7 +21,9 @@ use crate::{
     complete::complete,
     object::named,
     reach::{Replica, Trouble, Way},
-    render, verdict,
+    render,
+    steer::{self, Given},
+    verdict,
 };
 
 /// Exit code: something is wrong.
@@ -105,6 +107,46 @@ enum Output {
     Yaml,
 }
 
+/// What is given with an order.
+#[derive(Debug, Args)]
+struct Order {
+    /// How long it holds, 168h at most.
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration, default_value = "1h")]
+    holds: Duration,
+    /// Why, for all who ask.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    reason: String,
+}
+
+impl From<Order> for Given {
+    fn from(Order { holds, reason }: Order) -> Self {
+        Self { holds, reason }
+    }
+}
+
+/// What `set` sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Setting {
+    Workers,
+    Qps,
+}
+
+impl From<Setting> for steering::Setting {
+    fn from(setting: Setting) -> Self {
+        match setting {
+            Setting::Workers => Self::Workers,
+            Setting::Qps => Self::Qps,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+struct OfFleet {
+    /// The fleet's name.
+    #[arg(long, value_name = "NAME", default_value = "manifold")]
+    fleet_name: String,
+}
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Shows whether the fleet is well, its replicas, and the keys that fail.
@@ -162,6 +204,82 @@ enum Command {
         #[arg(long, value_name = "REPLICA")]
         to: String,
     },
+    /// Pauses a controller, or one of its keys: what happens to it waits until the pause ends.
+    #[command(
+        after_help = "It ends by itself (--for), by `resume`, and by nothing else: no restart or failover ends it.\n\
+        Examples:\n  kubectl manifold pause deployment-controller --for 30m --reason 'incident 7'\n  \
+        kubectl manifold pause job-controller/shop/pi"
+    )]
+    Pause {
+        /// A controller, or a key of one as CONTROLLER/NAMESPACE/NAME (with -n: CONTROLLER/NAME).
+        #[arg(value_name = "CONTROLLER[/KEY]")]
+        target: String,
+        #[command(flatten)]
+        given: Order,
+        #[command(flatten)]
+        fleet: OfFleet,
+    },
+    /// Ends the pause of a controller, or of one of its keys: what waits is reconciled at once.
+    Resume {
+        /// As given to `pause`.
+        #[arg(value_name = "CONTROLLER[/KEY]")]
+        target: String,
+        #[command(flatten)]
+        fleet: OfFleet,
+    },
+    /// Has a replica hand its ranges over and take none until `undrain`; its process stays alive.
+    #[command(
+        after_help = "It also ends by itself (--for), and with a restart of the replica.\n\
+        Example: kubectl manifold drain manifold-1 --wait 60s"
+    )]
+    Drain {
+        /// The replica.
+        #[arg(value_name = "REPLICA")]
+        replica_name: String,
+        /// Wait until it owns no range, for so long at most, as in 60s.
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        wait: Option<Duration>,
+        #[command(flatten)]
+        given: Order,
+        #[command(flatten)]
+        fleet: OfFleet,
+    },
+    /// Has a drained replica own ranges again.
+    Undrain {
+        /// The replica.
+        #[arg(value_name = "REPLICA")]
+        replica_name: String,
+        #[command(flatten)]
+        fleet: OfFleet,
+    },
+    /// Sets workers or the rate of writes of a controller in each replica, for a while.
+    #[command(
+        after_help = "It ends by itself (--for) and by `unset`; then the flags hold again.\n\
+        Examples:\n  kubectl manifold set workers job-controller 20 --for 30m\n  \
+        kubectl manifold set qps garbage-collector-controller 2 --reason 'the API server is slow'"
+    )]
+    Set {
+        /// What is set.
+        setting: Setting,
+        /// A controller.
+        controller: String,
+        /// Workers: keys that are reconciled at once, 1 to 1000. Qps: writes a second, 0.1 to 10000.
+        #[arg(allow_negative_numbers = true)]
+        value: String,
+        #[command(flatten)]
+        given: Order,
+        #[command(flatten)]
+        fleet: OfFleet,
+    },
+    /// Has a controller the workers or the rate of writes of the flags again.
+    Unset {
+        /// What was set.
+        setting: Setting,
+        /// A controller.
+        controller: String,
+        #[command(flatten)]
+        fleet: OfFleet,
+    },
     /// Judges an API server's audit log: whether each range had one writer at a time.
     #[command(
         after_help = "Exit codes: 0 nothing to complain of, 1 complaints, 2 the log can't be judged.\n\
@@ -174,9 +292,8 @@ enum Command {
         /// Prints an audit policy that logs what is needed.
         #[arg(long)]
         print_policy: bool,
-        /// The fleet's name.
-        #[arg(long, value_name = "NAME", default_value = "manifold")]
-        fleet_name: String,
+        #[command(flatten)]
+        fleet: OfFleet,
         /// How long a range may be without an owner.
         #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "8s")]
         unowned: Duration,
@@ -227,10 +344,10 @@ pub fn run(words: impl Iterator<Item = String>) -> ExitCode {
         }
         Command::Audit {
             logs,
-            fleet_name,
+            fleet,
             unowned,
             ..
-        } => return ended(audit(&common, &logs, &fleet_name, unowned)),
+        } => return ended(audit(&common, &logs, &fleet.fleet_name, unowned)),
         _ => {}
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -509,6 +626,10 @@ async fn ask(common: &Common, command: Command) -> Result<bool, Trouble> {
     if let Command::Status { wait: Some(wait) } = command {
         return waited(common, wait).await;
     }
+    let command = match steered(common, command).await? {
+        Some(command) => command,
+        None => return Ok(true),
+    };
     match &command {
         Command::Explain { object } => common.check_object(object)?,
         Command::History { object, .. } if !object.is_empty() => common.check_object(object)?,
@@ -575,9 +696,82 @@ async fn ask(common: &Common, command: Command) -> Result<bool, Trouble> {
             replica.post(&path).await?;
             println!("range {range} is being handed over to {to}");
         }
-        Command::Audit { .. } | Command::Doctor { .. } | Command::Complete { .. } => {}
+        // Answered without a replica.
+        Command::Audit { .. }
+        | Command::Doctor { .. }
+        | Command::Complete { .. }
+        | Command::Pause { .. }
+        | Command::Resume { .. }
+        | Command::Drain { .. }
+        | Command::Undrain { .. }
+        | Command::Set { .. }
+        | Command::Unset { .. } => {}
     }
     Ok(true)
+}
+
+/// Carries out a command that steers the fleet, by the API server alone; gives back any other.
+async fn steered(common: &Common, command: Command) -> Result<Option<Command>, Trouble> {
+    let fleet =
+        |of: OfFleet| async move { steer::Fleet::open(&common.way(), &of.fleet_name).await };
+    let target = |text: &str| {
+        let descriptors = node::registry::descriptors();
+        steer::target(text, common.namespace.as_deref(), &descriptors)
+    };
+    let steered = match command {
+        Command::Pause {
+            target: text,
+            given,
+            fleet: of,
+        } => {
+            let target = target(&text)?;
+            fleet(of).await?.pause(target, &given.into()).await?
+        }
+        Command::Resume {
+            target: text,
+            fleet: of,
+        } => {
+            let target = target(&text)?;
+            fleet(of).await?.resume(&target).await?
+        }
+        Command::Drain {
+            replica_name,
+            wait,
+            given,
+            fleet: of,
+        } => {
+            let fleet = fleet(of).await?;
+            fleet.drain(&replica_name, &given.into(), wait).await?
+        }
+        Command::Undrain {
+            replica_name,
+            fleet: of,
+        } => fleet(of).await?.undrain(&replica_name).await?,
+        Command::Set {
+            setting,
+            controller,
+            value,
+            given,
+            fleet: of,
+        } => {
+            let descriptors = node::registry::descriptors();
+            let target = steer::setting(&controller, setting.into(), &descriptors)?;
+            let amount = steer::amount(setting.into(), &value)?;
+            fleet(of).await?.set(target, amount, &given.into()).await?
+        }
+        Command::Unset {
+            setting,
+            controller,
+            fleet: of,
+        } => {
+            let descriptors = node::registry::descriptors();
+            let target = steer::setting(&controller, setting.into(), &descriptors)?;
+            fleet(of).await?.unset(&target).await?
+        }
+        other => return Ok(Some(other)),
+    };
+    common.print(&steered, |steered, _| steered.text())?;
+    Ok(None)
 }
 
 fn show_status(common: &Common, status: &Status) -> Result<(), Trouble> {
@@ -684,12 +878,44 @@ mod tests {
             (&["audit"], false),
             (&["audit", "--print-policy"], true),
             (&["audit", "audit.log", "--unowned", "10s"], true),
+            (&["pause"], false),
+            (&["pause", "deployment-controller"], true),
+            (
+                &[
+                    "pause", "job/pi", "-n", "shop", "--for", "2h", "--reason", "x",
+                ],
+                true,
+            ),
+            (&["pause", "job", "--for", "long"], false),
+            (&["resume", "job-controller/shop/pi", "-o", "json"], true),
+            (&["drain", "manifold-1", "--wait", "60s"], true),
+            (&["drain"], false),
+            (&["undrain", "manifold-1", "--fleet-name", "other"], true),
+            (
+                &["set", "workers", "job-controller", "20", "--for", "30m"],
+                true,
+            ),
+            (&["set", "qps", "job-controller", "-1"], true),
+            (&["set", "memory", "job-controller", "1"], false),
+            (&["set", "workers", "job-controller"], false),
+            (&["unset", "qps", "job-controller"], true),
             (&["unknown"], false),
         ] {
             let words = std::iter::once("x").chain(words.iter().copied());
             let parsed = Cli::try_parse_from(words.clone());
             assert_eq!(parsed.is_ok(), fits, "{:?}", words.collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn an_order_holds_for_an_hour_where_nothing_else_is_given() {
+        let words = ["x", "pause", "job-controller"];
+        let cli = Cli::try_parse_from(words).unwrap();
+        let Command::Pause { given, .. } = cli.command else {
+            panic!("{:?}", cli.command)
+        };
+        let holds = Duration::try_from(steering::HOLDS).unwrap();
+        assert_eq!(Given::from(given).holds, holds);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! Pure.
 
 use clap::Command;
+use steering::Setting;
 
 /// kubectl completes nothing else: no file names.
 const NO_FILES: &str = ":4";
@@ -65,6 +66,14 @@ pub fn complete(command: &Command, words: &[String]) -> Vec<String> {
     } else if let Some(chosen) = chosen {
         match chosen.get_name() {
             "explain" | "history" => KINDS.iter().map(|kind| (*kind).to_owned()).collect(),
+            "set" | "unset" if !before.iter().any(|word| is_setting(word)) => {
+                let all = Setting::ALL.iter();
+                all.map(|setting| setting.name().to_owned()).collect()
+            }
+            "pause" | "resume" | "set" | "unset" => node::registry::descriptors()
+                .iter()
+                .map(|one| one.name.to_owned())
+                .collect(),
             _ => Vec::new(),
         }
     } else {
@@ -76,6 +85,10 @@ pub fn complete(command: &Command, words: &[String]) -> Vec<String> {
     found.dedup();
     found.push(NO_FILES.to_owned());
     found
+}
+
+fn is_setting(word: &str) -> bool {
+    Setting::ALL.iter().any(|setting| setting.name() == word)
 }
 
 #[cfg(test)]
@@ -96,6 +109,9 @@ mod tests {
             (&["status", "--wa"], "--wait :4"),
             (&["--kubeconfig", ""], ":0"),
             (&["top", "x"], ":4"),
+            (&["pause", "deploy"], "deployment-controller :4"),
+            (&["set", ""], "qps workers :4"),
+            (&["set", "workers", "deploy"], "deployment-controller :4"),
         ] {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
             assert_eq!(complete(&command, &words).join(" "), expected, "{words:?}");

@@ -10,6 +10,7 @@ mod complete;
 mod object;
 mod reach;
 mod render;
+mod steer;
 mod verdict;
 
 pub use cli::run;

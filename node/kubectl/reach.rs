@@ -157,6 +157,16 @@ impl Way {
         })
     }
 
+    /// A client of the API server, with the user's credentials.
+    ///
+    /// # Errors
+    /// In words, with the remedy.
+    pub async fn api_server(&self) -> Result<Client, String> {
+        // The provider is set by nobody else.
+        let _already = rustls::crypto::ring::default_provider().install_default();
+        Client::try_from(self.config().await?).map_err(|why| causes(&why))
+    }
+
     async fn tunnel(&self, pod: &ManagerPod) -> Result<Tunnel, String> {
         let mut command = Command::new("kubectl");
         if let Some(path) = &self.kubeconfig {
@@ -327,6 +337,20 @@ impl Replica {
             Ok(Err(trouble)) => Err(trouble),
             Err(_) => Err(format!("no answer within {}s", ANSWER_MAX.as_secs()).into()),
         }
+    }
+}
+
+/// The answer to a request, within the time that one may take.
+///
+/// # Errors
+/// In words.
+pub async fn answer_of<T>(
+    sent: impl Future<Output = kube::Result<T>>,
+    otherwise: &str,
+) -> Result<T, Trouble> {
+    match tokio::time::timeout(ANSWER_MAX, sent).await {
+        Ok(answer) => answer.map_err(|why| format!("{otherwise}: {}", causes(&why)).into()),
+        Err(_) => Err(format!("no answer within {}s", ANSWER_MAX.as_secs()).into()),
     }
 }
 

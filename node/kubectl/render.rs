@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use inspect::{
     Attempt, Blocker, Explanation, FleetShards, KeyReport, ObjectReport, Reference, Top, Unhappy,
+    UnhappyKey,
 };
 
 use crate::verdict;
@@ -72,6 +73,8 @@ pub fn status(shards: &FleetShards, unhappy: &Unhappy, wide: bool) -> String {
         verdict::failing(unhappy),
     );
     text += &replicas(shards, wide);
+    text += &pauses(shards);
+    text += &settings(shards);
     let failing: Vec<_> = unhappy.keys.iter().filter(|key| key.failures > 0).collect();
     if !failing.is_empty() {
         text.push('\n');
@@ -79,12 +82,11 @@ pub fn status(shards: &FleetShards, unhappy: &Unhappy, wide: bool) -> String {
             ["FAILING KEY", "CONTROLLER", "FAILURES", "BLOCKED BY"],
             &[2],
             failing.iter().take(ROWS_MAX).map(|key| {
-                let last = key.attempts.last();
                 [
                     key.key.clone(),
                     key.controller.clone(),
                     key.failures.to_string(),
-                    last.map_or_else(String::new, short_blocker),
+                    blocked_by(key),
                 ]
             }),
         );
@@ -101,17 +103,73 @@ pub fn status(shards: &FleetShards, unhappy: &Unhappy, wide: bool) -> String {
     text
 }
 
+/// What is paused, until when, and how many keys wait for the end.
+fn pauses(shards: &FleetShards) -> String {
+    let steering = &shards.steering;
+    if steering.pauses.is_empty() {
+        return String::new();
+    }
+    let waiting = |controller: &str| -> usize {
+        let all = shards.replicas.iter().flat_map(|one| &one.controllers);
+        let its = all.filter(|one| one.name == controller);
+        its.map(|one| one.paused).sum()
+    };
+    let rows = steering.pauses.iter().map(|pause| {
+        let (target, waiting) = match pause.key.is_empty() {
+            true => (
+                pause.controller.clone(),
+                waiting(&pause.controller).to_string(),
+            ),
+            // Whether that one waits its owner alone knows: `explain` asks it.
+            false => (format!("{}/{}", pause.controller, pause.key), String::new()),
+        };
+        [
+            target,
+            waiting,
+            pause.until.clone(),
+            pause.by.clone(),
+            pause.reason.clone(),
+        ]
+    });
+    let header = ["PAUSED", "KEYS WAITING", "UNTIL", "BY", "REASON"];
+    format!("\n{}", table(header, &[1], rows))
+}
+
+/// What is set of controllers, and until when.
+fn settings(shards: &FleetShards) -> String {
+    let settings = &shards.steering.settings;
+    if settings.is_empty() {
+        return String::new();
+    }
+    let rows = settings.iter().map(|one| {
+        [
+            one.controller.clone(),
+            one.setting.clone(),
+            one.value.to_string(),
+            one.until.clone(),
+            one.by.clone(),
+            one.reason.clone(),
+        ]
+    });
+    let header = ["SET", "WHAT", "VALUE", "UNTIL", "BY", "REASON"];
+    format!("\n{}", table(header, &[2], rows))
+}
+
 fn rest(text: &mut String, count: usize) {
     if count > ROWS_MAX {
         let _ = writeln!(text, "… and {} more: -o wide shows all", count - ROWS_MAX);
     }
 }
 
-fn short_blocker(attempt: &Attempt) -> String {
-    match &attempt.blocker {
-        Some(blocker) if blocker.name.is_empty() => blocker.kind.word().to_owned(),
-        Some(blocker) => format!("{} {}", blocker.kind.word(), blocker.name),
-        None => attempt.error.chars().take(60).collect(),
+/// What blocks a key that fails: a pause, else what its last attempt says.
+fn blocked_by(key: &UnhappyKey) -> String {
+    let last = key.attempts.last();
+    let blocker = last.and_then(|attempt| attempt.blocker.as_ref());
+    match (key.pause.as_ref().or(blocker), last) {
+        (Some(blocker), _) if blocker.name.is_empty() => blocker.kind.word().to_owned(),
+        (Some(blocker), _) => format!("{} {}", blocker.kind.word(), blocker.name),
+        (None, Some(attempt)) => attempt.error.chars().take(60).collect(),
+        (None, None) => String::new(),
     }
 }
 
@@ -124,8 +182,12 @@ fn replicas(shards: &FleetShards, wide: bool) -> String {
         let number = |of: fn(&inspect::ReplicaShards) -> u64| {
             said.map_or_else(|| "?".to_owned(), |said| of(said).to_string())
         };
+        let mut drains = shards.steering.drains.iter();
+        let is_drained = drains
+            .any(|drain| drain.replica == member.name && drain.incarnation == member.incarnation);
         let state = match (member.draining, member.ready) {
             (true, _) => "draining",
+            (false, true) if is_drained => "drained",
             (false, true) => "ready",
             (false, false) => "starting",
         };
@@ -544,7 +606,7 @@ pub fn unhappy(unhappy: &Unhappy) -> String {
                 let last = key.attempts.last();
                 let blocked = match key.failures {
                     0 => "nothing: it has recovered".to_owned(),
-                    _ => last.map_or_else(String::new, short_blocker),
+                    _ => blocked_by(key),
                 };
                 [
                     key.key.clone(),

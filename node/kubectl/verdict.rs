@@ -81,10 +81,51 @@ pub fn problems(shards: &FleetShards) -> Vec<String> {
             one.key, one.deaths
         ));
     }
+    for fault in &shards.steering.faults {
+        problems.push(format!(
+            "an order has no effect: {fault}: correct or remove it in the ConfigMap {}",
+            shards.steering.object
+        ));
+    }
+    problems.extend(orders(shards));
     for one in &shards.missing {
         problems.push(format!("{} does not answer: {}", one.replica, one.why));
     }
     problems
+}
+
+/// Replicas that do not go by the fleet's orders as the one that was asked does.
+fn orders(shards: &FleetShards) -> Vec<String> {
+    let steering = &shards.steering;
+    let held = steering.pauses.len() + steering.drains.len() + steering.settings.len();
+    let asked = shards
+        .replicas
+        .iter()
+        .find(|one| one.replica == shards.replica);
+    let asked = asked.and_then(|one| one.orders.as_ref());
+    let say = |replica: &inspect::ReplicaShards| {
+        let name = &replica.replica;
+        match &replica.orders {
+            // Of an older build.
+            None if held == 0 => None,
+            None => Some(format!("{name} knows nothing of orders: update it")),
+            Some(orders) if !orders.unread.is_empty() => Some(format!(
+                "{name} can't read the orders in the ConfigMap {}: {}",
+                steering.object, orders.unread
+            )),
+            Some(orders) => {
+                let asked = asked.filter(|asked| asked.unread.is_empty())?;
+                let differs = orders.version == asked.version && orders.in_force != asked.in_force;
+                differs.then(|| {
+                    format!(
+                        "{name} goes by {} orders and {} by {}: their clocks differ, see kubectl manifold doctor",
+                        orders.in_force, shards.replica, asked.in_force
+                    )
+                })
+            }
+        }
+    };
+    shards.replicas.iter().filter_map(say).collect()
 }
 
 /// How many keys fail now.
@@ -96,8 +137,8 @@ pub fn failing(unhappy: &Unhappy) -> usize {
 #[cfg(test)]
 mod tests {
     use inspect::{
-        ControllerState, Fence, Member, Missing, OwnedRange, RangeOwner, ReplicaShards, SetAside,
-        Suspected,
+        ControllerState, Drain, Fence, Member, Missing, OrdersRead, OwnedRange, RangeOwner,
+        ReplicaShards, SetAside, Suspected,
     };
 
     use super::*;
@@ -128,7 +169,14 @@ mod tests {
     #[test]
     fn each_trouble_of_a_fleet_is_found() {
         type Break = fn(&mut FleetShards);
-        let breaks: [(Break, &str); 10] = [
+        let breaks: [(Break, &str); 11] = [
+            (
+                |fleet| {
+                    let fault = "pause.x: it is no order".to_owned();
+                    fleet.steering.faults.push(fault);
+                },
+                "an order has no effect: pause.x: it is no order",
+            ),
             (
                 |fleet| fleet.ranges[0].owner = None,
                 "1 of 1 ranges have no owner (0)",
@@ -189,5 +237,73 @@ mod tests {
             });
         }
         assert_eq!(problems(&fleet).len(), 1);
+    }
+
+    #[test]
+    fn a_replica_that_goes_by_other_orders_is_named() {
+        let read = |version: &str, in_force, unread: &str| {
+            Some(OrdersRead {
+                version: version.to_owned(),
+                in_force,
+                unread: unread.to_owned(),
+            })
+        };
+        for (case, drains, asked, other, expected) in [
+            ("nobody knows of orders", 0, None, None, None),
+            (
+                "an older build, nothing is ordered",
+                0,
+                read("7", 0, ""),
+                None,
+                None,
+            ),
+            (
+                "an older build",
+                1,
+                read("7", 1, ""),
+                None,
+                Some("b knows nothing of orders: update it"),
+            ),
+            (
+                "no right",
+                0,
+                read("7", 0, ""),
+                read("", 0, "forbidden"),
+                Some("b can't read the orders in the ConfigMap fleet/orders: forbidden"),
+            ),
+            ("as the other", 1, read("7", 1, ""), read("7", 1, ""), None),
+            // It is about to see it.
+            (
+                "a version behind",
+                1,
+                read("7", 1, ""),
+                read("6", 0, ""),
+                None,
+            ),
+            (
+                "the clocks differ",
+                1,
+                read("7", 1, ""),
+                read("7", 0, ""),
+                Some("b goes by 0 orders and a by 1: their clocks differ"),
+            ),
+        ] {
+            let mut fleet = well();
+            fleet.replica = "a".to_owned();
+            fleet.steering.object = "fleet/orders".to_owned();
+            fleet.steering.drains = vec![Drain::default(); drains];
+            fleet.replicas[0].orders = asked;
+            let mut another = fleet.replicas[0].clone();
+            (another.replica, another.orders) = ("b".to_owned(), other);
+            fleet.replicas.push(another);
+            let found = problems(&fleet);
+            match expected {
+                None => assert!(found.is_empty(), "{case}: {found:?}"),
+                Some(part) => assert!(
+                    found.len() == 1 && found[0].contains(part),
+                    "{case}: {found:?}"
+                ),
+            }
+        }
     }
 }

@@ -71,6 +71,17 @@ pub fn times((qps, burst): (f64, u32), (of_qps, of_burst): (u32, u32)) -> (f64, 
     (qps * f64::from(of_qps), burst.saturating_mul(of_burst))
 }
 
+/// What goes at once where another number of requests a second is set: as much more or less, one at least.
+#[must_use]
+pub fn burst_for(qps: f64, (of_qps, of_burst): (f64, u32)) -> u32 {
+    let burst = match of_qps > 0.0 {
+        true => qps * f64::from(of_burst) / of_qps,
+        false => qps,
+    };
+    // The conversion of a float ends at the bounds of the integer.
+    (burst.ceil() as u32).max(1)
+}
+
 /// A bucket shared by tasks.
 #[derive(Debug)]
 pub struct Limiter(Mutex<Bucket>);

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{Bucket, PAUSE_MAX, times};
+use super::{Bucket, PAUSE_MAX, burst_for, times};
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -58,5 +58,21 @@ fn an_own_allowance_is_a_multiple_of_that_of_all() {
     let mut unlimited = Bucket::new(-20.0, 1);
     for _ in 0..100 {
         assert_eq!(unlimited.take(Duration::ZERO), Duration::ZERO);
+    }
+}
+
+#[test]
+fn an_allowance_that_is_set_has_the_burst_of_that_of_all() {
+    for (qps, all, expected) in [
+        (20.0, (20.0, 30), 30),
+        (5.0, (20.0, 30), 8),
+        (0.1, (20.0, 30), 1),
+        (100.0, (20.0, 30), 150),
+        // All others have no limit.
+        (5.0, (0.0, 1), 5),
+        (0.5, (-1.0, 30), 1),
+        (10_000.0, (0.001, u32::MAX), u32::MAX),
+    ] {
+        assert_eq!(burst_for(qps, all), expected, "{qps} of {all:?}");
     }
 }

@@ -140,12 +140,19 @@ struct Families {
     members: Gauges<1>,
     members_unreachable: Gauge<i64, AtomicI64>,
     current: Gauge<i64, AtomicI64>,
+    drained: Gauge<i64, AtomicI64>,
     decode_errors: Counters<1>,
     plan_seconds: Histograms<1>,
     plan_panics: Counters<1>,
     plan_breaches: Counters<1>,
     wake_panics: Counters<1>,
     quarantined: Gauges<1>,
+    paused_waiting: Gauges<1>,
+    pauses: Gauges<2>,
+    drains: Gauge<i64, AtomicI64>,
+    settings: Seconds<2>,
+    steering_faults: Gauge<i64, AtomicI64>,
+    steering_unread: Gauge<i64, AtomicI64>,
     reconciles: Counters<2>,
     writes: Counters<4>,
     events_dropped: Counter,
@@ -294,6 +301,7 @@ impl Metrics {
             plan_breaches: families.plan_breaches.get_or_create_owned(&labels),
             wake_panics: families.wake_panics.get_or_create_owned(&labels),
             quarantined: families.quarantined.get_or_create_owned(&labels),
+            paused_waiting: families.paused_waiting.get_or_create_owned(&labels),
             fence_refusals: families.fence_refusals.get_or_create_owned(&labels),
             reconciles: families.reconciles.clone(),
             writes: families.writes.clone(),
@@ -363,6 +371,51 @@ impl Metrics {
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.families.ranges.set(count(all));
         self.families.ranges_unowned.set(count(unowned));
+    }
+
+    /// Whether this replica leaves its ranges to others.
+    pub fn drained(&self, drained: bool) {
+        self.families.drained.set(i64::from(drained));
+    }
+
+    /// How many orders pause a controller, and how many a key of it.
+    pub fn pauses(&self, controller: &'static str, whole: usize, keys: usize) {
+        for (of, count) in [("controller", whole), ("key", keys)] {
+            self.families
+                .pauses
+                .get_or_create(&[("controller", controller.into()), ("of", of.into())])
+                .set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// How many drains hold.
+    pub fn drains(&self, count: usize) {
+        self.families
+            .drains
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// The value that an order has set of a controller; 0 without one.
+    pub fn setting(&self, controller: &'static str, setting: &'static str, value: f64) {
+        self.families
+            .settings
+            .get_or_create(&[
+                ("controller", controller.into()),
+                ("setting", setting.into()),
+            ])
+            .set(value);
+    }
+
+    /// Whether this replica can't read the fleet's orders.
+    pub fn steering_unread(&self, unread: bool) {
+        self.families.steering_unread.set(i64::from(unread));
+    }
+
+    /// How many fields of the fleet's steering object can't be read.
+    pub fn steering_faults(&self, count: usize) {
+        self.families
+            .steering_faults
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// How many ranges this replica owns.
@@ -834,6 +887,38 @@ fn families(on: &mut Registering) -> Families {
             "manifold_quarantined_keys",
             "Keys of this replica that are reconciled alone and last: replicas have died while they reconciled them.",
         ),
+        paused_waiting: on.gauges(
+            "manifold_paused_keys_waiting",
+            "Keys of this replica that something has happened to while they were paused: they are reconciled when the pause ends.",
+        ),
+        pauses: on.gauges(
+            "manifold_pauses",
+            "Pauses that hold, by controller, and by what they pause: the whole controller or a key of it. Each replica says the same.",
+        ),
+        drained: on.add(
+            "manifold_drained",
+            "1 while the replica was drained by an operator: it hands its ranges over and takes none.",
+            Gauge::default(),
+        ),
+        drains: on.add(
+            "manifold_drains",
+            "Drains of replicas that hold. Each replica says the same.",
+            Gauge::default(),
+        ),
+        settings: on.seconds(
+            "manifold_settings",
+            "Workers or writes a second of a controller that an order has set, while it holds; 0 otherwise. Each replica says the same.",
+        ),
+        steering_unread: on.add(
+            "manifold_steering_unread",
+            "1 while this replica can't read the fleet's orders: it goes by those that it has read before.",
+            Gauge::default(),
+        ),
+        steering_faults: on.add(
+            "manifold_steering_faults",
+            "Fields of the fleet's steering object that can't be read and have no effect. Each replica says the same.",
+            Gauge::default(),
+        ),
         reconciles: on.counters("manifold_reconciles", "Keys that were reconciled, by what came of it."),
         writes: on.counters(
             "manifold_writes",
@@ -1095,6 +1180,7 @@ pub struct ControllerMetrics {
     plan_breaches: Counter,
     wake_panics: Counter,
     quarantined: Gauge<i64, AtomicI64>,
+    paused_waiting: Gauge<i64, AtomicI64>,
     fence_refusals: Counter,
     reconciles: Counters<2>,
     writes: Counters<4>,
@@ -1145,6 +1231,11 @@ impl ControllerMetrics {
     /// So many keys more are quarantined, or fewer.
     pub fn quarantined(&self, more: i64) {
         self.quarantined.inc_by(more);
+    }
+
+    /// More keys wait for the end of a pause, or fewer.
+    pub fn paused_waiting(&self, more: i64) {
+        self.paused_waiting.inc_by(more);
     }
 
     /// A write was not sent: the fence was closed or the range is another's.

@@ -78,19 +78,26 @@ const GOLDEN: &[(&str, &str)] = &[
     ("manifold_members_unreachable", "gauge"),
     ("manifold_memory_limit_bytes", "gauge"),
     ("manifold_current", "gauge"),
+    ("manifold_drained", "gauge"),
+    ("manifold_drains", "gauge"),
     ("manifold_ownership_changes_total", "counter"),
     ("manifold_peer_refusals_total", "counter"),
     ("manifold_plan_breaches_total", "counter"),
     ("manifold_plan_duration_seconds", "histogram"),
     ("manifold_plan_panics_total", "counter"),
+    ("manifold_paused_keys_waiting", "gauge"),
+    ("manifold_pauses", "gauge"),
     ("manifold_quarantined_keys", "gauge"),
     ("manifold_ranges", "gauge"),
     ("manifold_ranges_owned", "gauge"),
     ("manifold_ranges_unowned", "gauge"),
     ("manifold_reconciles_total", "counter"),
     ("manifold_server_fence", "gauge"),
+    ("manifold_settings", "gauge"),
     ("manifold_server_fence_proofs_total", "counter"),
     ("manifold_standby", "gauge"),
+    ("manifold_steering_faults", "gauge"),
+    ("manifold_steering_unread", "gauge"),
     ("manifold_takeover_duration_seconds", "histogram"),
     ("manifold_vap_unchecked_total", "counter"),
     ("manifold_wake_panics_total", "counter"),
@@ -181,6 +188,13 @@ fn used() -> Arc<Metrics> {
     controller.wake_panicked();
     controller.quarantined(2);
     controller.quarantined(-1);
+    controller.paused_waiting(1);
+    metrics.pauses("deployment-controller", 1, 2);
+    metrics.steering_faults(1);
+    metrics.steering_unread(false);
+    metrics.drains(1);
+    metrics.setting("deployment-controller", "qps", 2.5);
+    metrics.drained(true);
     controller.fenced();
     controller.reconciled("success");
     controller.wrote("create", "replicasets", "success");

@@ -111,9 +111,30 @@ const TABLE: &[Row] = &[
         only: Some(&["serde", "serde_json"]),
         never: GROUP,
     },
+    // The form of operators' orders: shared with the plugin, too.
+    Row {
+        name: "steering",
+        ours: Some(&[]),
+        only: Some(&[
+            "jiff",
+            "serde",
+            "serde_json",
+            "strsim",
+            "thiserror",
+            "xxhash-rust",
+        ]),
+        never: GROUP,
+    },
     Row {
         name: "kubectl-manifold",
-        ours: Some(&["audit-log", "doctor", "inspect", "node"]),
+        ours: Some(&[
+            "audit-log",
+            "controllers-kit",
+            "doctor",
+            "inspect",
+            "node",
+            "steering",
+        ]),
         only: None,
         never: &["harness", "tests", "bench"],
     },

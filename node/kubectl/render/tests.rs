@@ -1,8 +1,8 @@
 //! Tables and texts as they are printed: a change of one is a change for people.
 
 use inspect::{
-    BlockerKind, BusyController, BusyKey, BusyRange, Fence, Hidden, LastAttempt, Member, Missing,
-    OwnedRange, RangeOwner, ReplicaShards, Totals, UnhappyKey,
+    BlockerKind, BusyController, BusyKey, BusyRange, ControllerState, Drain, Fence, Hidden,
+    LastAttempt, Member, Missing, OwnedRange, Pause, RangeOwner, ReplicaShards, Setting, Totals,
 };
 
 use super::*;
@@ -189,6 +189,59 @@ fn status_says_what_is_wrong() {
          |× manifold-1 is not ready: its caches fill
          |× manifold-1 does not answer: no answer within 3s",
     );
+}
+
+#[test]
+fn status_shows_what_is_paused_and_who_is_drained() {
+    let mut fleet = fleet();
+    fleet.replicas[0].controllers.push(ControllerState {
+        name: "job-controller".to_owned(),
+        paused: 3,
+        ..ControllerState::default()
+    });
+    let pause = |key: &str, reason: &str| Pause {
+        controller: "job-controller".to_owned(),
+        key: key.to_owned(),
+        until: "2026-11-26T12:30:00Z".to_owned(),
+        reason: reason.to_owned(),
+        by: "jo".to_owned(),
+        ..Pause::default()
+    };
+    fleet.steering.pauses = vec![pause("", "incident 7"), pause("shop/pi", "")];
+    is(
+        pauses(&fleet).trim_start(),
+        "|PAUSED                   KEYS WAITING   UNTIL                  BY   REASON
+         |job-controller                      3   2026-11-26T12:30:00Z   jo   incident 7
+         |job-controller/shop/pi                  2026-11-26T12:30:00Z   jo",
+    );
+    fleet.steering.settings = vec![Setting {
+        controller: "job-controller".to_owned(),
+        setting: "qps".to_owned(),
+        value: 2.5,
+        until: "2026-11-26T12:30:00Z".to_owned(),
+        by: "jo".to_owned(),
+        ..Setting::default()
+    }];
+    is(
+        settings(&fleet).trim_start(),
+        "|SET              WHAT   VALUE   UNTIL                  BY   REASON
+         |job-controller   qps      2.5   2026-11-26T12:30:00Z   jo",
+    );
+    for (incarnation, state) in [("1f", "drained"), ("2a", "ready")] {
+        fleet.steering.drains = vec![Drain {
+            replica: "manifold-0".to_owned(),
+            incarnation: incarnation.to_owned(),
+            ..Drain::default()
+        }];
+        let text = shards(&fleet, false);
+        let row = text.lines().nth(1).unwrap_or_default();
+        assert!(row.contains(&format!("manifold-0*   {state} ")), "{text}");
+    }
+    let mut unhappy = unhappy_keys();
+    let order = Blocker::new(BlockerKind::Paused, "replicaset-controller", "", "");
+    unhappy.keys[0].pause = Some(order);
+    let text = status(&fleet, &unhappy, false);
+    assert!(text.contains("7   paused replicaset-controller"), "{text}");
 }
 
 #[test]
