@@ -1081,6 +1081,28 @@ async fn of_leases(
     )?;
     doctor.await_health().await?;
 
+    let namespace = fleet_namespace();
+    let garbage = [
+        "-n",
+        &namespace,
+        "patch",
+        "configmap",
+        "manifold-steering",
+        "--type=merge",
+        "--patch",
+        r#"{"data":{"pause.x":"{"}}"#,
+    ];
+    shown
+        .by_its_remedy(
+            doctor,
+            ("steering/orders", "warning", "pause.x: it is no order"),
+            async {
+                control_plane.kubectl(&garbage).await?;
+                Ok(())
+            },
+        )
+        .await?;
+
     // A range that is said to be nobody's. Members would repair it by themselves after a lease duration.
     control_plane
         .kubectl(&[

@@ -275,6 +275,8 @@ pub struct Facts {
     pub build: String,
     /// The namespace of Leases where nothing else is said.
     pub default_namespace: String,
+    /// The fleet's name where nothing else is said.
+    pub default_fleet: String,
     /// The controllers of this build.
     pub descriptors: Vec<Descriptor>,
     /// The local clock.
@@ -295,6 +297,8 @@ pub struct Facts {
     pub fleets: Known<Vec<Fleet>>,
     /// The Leases that keep managers apart, by name in kube-system; `None`: there is none.
     pub guards: BTreeMap<&'static str, Known<Option<Guard>>>,
+    /// The orders of operators to the fleet, where their ConfigMap exists.
+    pub orders: Known<Option<steering::Orders>>,
     /// The pods of managers.
     pub pods: Known<Vec<ManagerPod>>,
     /// The wanted replicas of the fleet's StatefulSet, where there is one.
@@ -343,6 +347,25 @@ impl Facts {
             (None, Some(given)) => given,
             (None, None) => &self.default_namespace,
         }
+    }
+
+    /// The fleet's name, for commands.
+    pub fn fleet_name(&self) -> &str {
+        match (self.fleet(), &self.asked.fleet) {
+            (Some(fleet), _) => &fleet.name,
+            (None, Some(given)) => given,
+            (None, None) => &self.default_fleet,
+        }
+    }
+
+    /// Whether an order drains a replica that is alive.
+    pub fn is_drained(&self, replica: &Replica) -> bool {
+        let Ok(Some(orders)) = &self.orders else {
+            return false;
+        };
+        let target = steering::Target::Replica(replica.said.name.clone());
+        let order = orders.in_force(self.now).remove(&target);
+        order.is_some_and(|order| order.incarnation == replica.said.incarnation)
     }
 
     /// The pods of Manifold.

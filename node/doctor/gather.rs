@@ -8,7 +8,7 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use controllers_kit::{Descriptor, selection::Selection};
+use controllers_kit::{Descriptor, selection, selection::Selection};
 use coordinator::{Found, LABEL_FLEET, decode};
 use futures::{StreamExt as _, stream};
 use http_body_util::BodyExt as _;
@@ -28,6 +28,7 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::Value;
+use steering::Orders;
 
 use crate::{
     certificates,
@@ -241,6 +242,29 @@ async fn object(client: &Client, path: &str) -> Known<Option<Value>> {
             forbidden: false,
         }),
     }
+}
+
+/// The orders of operators to a fleet.
+async fn orders(
+    client: &Client,
+    namespace: &str,
+    fleet: &str,
+    descriptors: &[Descriptor],
+) -> Known<Option<Orders>> {
+    let name = steering::object_name(fleet);
+    let path = format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
+    let Some(object) = object(client, &path).await? else {
+        return Ok(None);
+    };
+    let fields = object["data"].as_object().into_iter().flatten();
+    let text = |(field, text): (&String, &Value)| {
+        (field.clone(), text.as_str().unwrap_or_default().to_owned())
+    };
+    let names = || descriptors.iter().map(|one| one.name);
+    let read = Orders::read(&fields.map(text).collect(), &|name| {
+        steering::known(name, selection::canonical(name, descriptors), names())
+    });
+    Ok(Some(read))
 }
 
 /// Whether the API server answers, its version, and its clock.
@@ -817,7 +841,7 @@ fn needed(facts: &Facts) -> BTreeSet<Right> {
     for who in identities(facts) {
         needed.extend(rights::of_manager(
             &who,
-            facts.namespace(),
+            (facts.namespace(), facts.fleet_name()),
             descriptors,
             &running,
         ));
@@ -848,6 +872,7 @@ pub(crate) async fn facts(
         asked: asked_for,
         build: build.to_owned(),
         default_namespace: coordinator::Config::default().fleet_namespace,
+        default_fleet: coordinator::Config::default().fleet_name,
         descriptors: descriptors.to_vec(),
         now: Timestamp::now(),
         credentials: access.credentials.clone(),
@@ -858,6 +883,7 @@ pub(crate) async fn facts(
         rights: Vec::new(),
         fleets: Err(nothing()),
         guards: BTreeMap::new(),
+        orders: Err(nothing()),
         pods: Err(nothing()),
         stateful_set: Err(nothing()),
         flow_schema: Err(nothing()),
@@ -885,13 +911,10 @@ pub(crate) async fn facts(
         return facts;
     };
     let clock_ahead = found.clock_ahead.unwrap_or(SignedDuration::ZERO);
-    let own: Vec<Right> = match facts.asked.pre {
-        true => {
-            let install = rights::to_install(facts.namespace());
-            rights::to_examine().into_iter().chain(install).collect()
-        }
-        false => rights::to_examine(),
-    };
+    let mut own = rights::to_examine(facts.namespace(), facts.fleet_name());
+    if facts.asked.pre {
+        own.extend(rights::to_install(facts.namespace()));
+    }
     let flow_schema = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas/manifold-leases";
     let (user, served, own_rights, (fleets, guards), pods, flow_schema) = futures::join!(
         user(client),
@@ -921,7 +944,10 @@ pub(crate) async fn facts(
         facts.namespace()
     );
     let needed = needed(&facts);
-    let (set, rights) = futures::join!(object(client, &set), all_allowed(client, needed));
+    let orders = orders(client, facts.namespace(), facts.fleet_name(), descriptors);
+    let (set, rights, orders) =
+        futures::join!(object(client, &set), all_allowed(client, needed), orders);
+    facts.orders = orders;
     facts.stateful_set = set.map(|set| {
         let replicas = set.as_ref()?["spec"]["replicas"].as_u64()?;
         usize::try_from(replicas).ok()

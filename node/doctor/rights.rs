@@ -169,11 +169,12 @@ pub fn of_controllers(descriptors: &[Descriptor], running: &BTreeSet<&str>) -> B
     rights
 }
 
-/// What the manager's own identity needs: reads for the caches, the fleet's Leases, tokens of the
-/// controllers' accounts, reviews of the secure port's callers, the Leases that keep managers apart.
+/// What the manager's own identity needs: reads for the caches, the fleet's Leases and the orders to it,
+/// tokens of the controllers' accounts, reviews of the secure port's callers, the Leases that keep managers
+/// apart.
 pub fn of_manager(
     who: &Who,
-    fleet_namespace: &str,
+    (fleet_namespace, fleet): (&str, &str),
     descriptors: &[Descriptor],
     running: &BTreeSet<&str>,
 ) -> BTreeSet<Right> {
@@ -198,6 +199,12 @@ pub fn of_manager(
     ] {
         let right = Right::new(who, Source::Rbac, verb, "coordination.k8s.io", "leases");
         rights.insert(right.within(fleet_namespace));
+    }
+    // A list and a watch of one name need a right on that name alone.
+    for verb in ["list", "watch", "patch"] {
+        let right = Right::new(who, Source::Rbac, verb, "", "configmaps");
+        let orders = steering::object_name(fleet);
+        rights.insert(right.within(fleet_namespace).named(&orders));
     }
     for verb in ["create", "update", "delete"] {
         let right = Right::new(who, Source::Guard, verb, "manifold.dev", FLEET_LEASES);
@@ -269,8 +276,12 @@ pub fn of_fence(
     rights
 }
 
-/// What the user of this program needs for the examination.
-pub fn to_examine() -> Vec<Right> {
+/// What the user of this program needs for the examination of a fleet.
+pub fn to_examine(namespace: &str, fleet: &str) -> Vec<Right> {
+    let orders = Right::new(&Who::Own, Source::Own, "get", "", "configmaps");
+    let orders = orders
+        .within(namespace)
+        .named(&steering::object_name(fleet));
     [
         ("list", "coordination.k8s.io", "leases"),
         ("list", "", "pods"),
@@ -291,6 +302,7 @@ pub fn to_examine() -> Vec<Right> {
     ]
     .into_iter()
     .map(|(verb, group, resource)| Right::new(&Who::Own, Source::Own, verb, group, resource))
+    .chain([orders])
     .collect()
 }
 

@@ -8,6 +8,7 @@ use std::{
 use controllers_kit::{Descriptor, Sharding, selection::Selection};
 use coordinator::{Holder, RangeLease, ReplicaLease};
 use jiff::{SignedDuration, Timestamp};
+use steering::{Order, Orders, Target};
 
 use crate::{
     certificates::{self, Certificate},
@@ -170,6 +171,7 @@ fn healthy() -> Facts {
         asked: Asked::default(),
         build: "0.1.0".to_owned(),
         default_namespace: "kube-system".to_owned(),
+        default_fleet: "manifold".to_owned(),
         descriptors: descriptors(),
         now: now(),
         credentials: Credentials {
@@ -229,6 +231,7 @@ fn healthy() -> Facts {
             (GUARD_COMPANION, Ok(None)),
         ]
         .into(),
+        orders: Ok(Some(Orders::default())),
         pods: Ok(vec![pod("m-0"), pod("m-1")]),
         stateful_set: Ok(Some(2)),
         flow_schema: Ok(true),
@@ -270,6 +273,21 @@ fn each_pod_has(facts: &mut Facts, arg: &str) {
 
 fn own_fleet(facts: &mut Facts) -> &mut Fleet {
     facts.fleets.as_mut().unwrap().first_mut().unwrap()
+}
+
+/// An order that drains a start of a replica.
+fn drain(facts: &mut Facts, name: &str, incarnation: &str) {
+    let order = Order {
+        target: Target::Replica(name.to_owned()),
+        incarnation: Some(incarnation.to_owned()),
+        amount: None,
+        since: now(),
+        until: now() + SignedDuration::from_hours(1),
+        reason: String::new(),
+        by: "jo".to_owned(),
+    };
+    let orders = facts.orders.as_mut().unwrap().get_or_insert_default();
+    orders.all.insert(order.target.field(), order);
 }
 
 fn fingerprints(facts: &mut Facts, at: usize, text: &str) {
@@ -464,6 +482,34 @@ const ROWS: &[Row] = &[
         "warning",
         "m-1 see changes late",
         "kubectl -n kube-system delete pod m-1",
+    ),
+    (
+        |f| {
+            own_fleet(f).replicas[1].said.status.stale = true;
+            // Another start of it was.
+            drain(f, "m-1", "older");
+        },
+        "leases/replicas",
+        "warning",
+        "m-1 see changes late and own nothing while others see more:",
+        "kubectl -n kube-system delete pod m-1",
+    ),
+    (
+        |f| f.orders = Ok(None),
+        "steering/orders",
+        "warning",
+        "there is no ConfigMap kube-system/manifold-steering",
+        "-k deploy/rbac",
+    ),
+    (
+        |f| {
+            let fields = [("pause.x".to_owned(), "{".to_owned())].into();
+            f.orders = Ok(Some(Orders::read(&fields, &|name| Ok(name.to_owned()))));
+        },
+        "steering/orders",
+        "warning",
+        "1 fields of the ConfigMap kube-system/manifold-steering have no effect: pause.x: it is no order",
+        "kubectl -n kube-system patch configmap manifold-steering --type=merge --patch='{\"data\":{\"pause.x\":null}}'",
     ),
     (
         |f| own_fleet(f).ranges[3].holder = None,
@@ -1292,6 +1338,30 @@ fn a_division_is_printed_in_three_forms() {
 }
 
 #[test]
+fn a_drained_replica_is_no_stale_one() {
+    let mut facts = healthy();
+    own_fleet(&mut facts).replicas[1].said.status.stale = true;
+    drain(&mut facts, "m-1", "i");
+    let (result, why, _) = of(&facts, "leases/replicas");
+    assert_eq!(
+        (result, &*why),
+        ("passed", "2 members, of them drained: m-1")
+    );
+    let (result, why, _) = of(&facts, "steering/orders");
+    assert_eq!(
+        (result, &*why),
+        ("passed", "m-1 drained until 2026-11-25T13:00:00Z")
+    );
+    facts.orders = Err(Unknown {
+        why: "forbidden".to_owned(),
+        forbidden: true,
+    });
+    let (result, why, _) = of(&facts, "leases/replicas");
+    assert_eq!(result, "warning");
+    assert!(why.contains("or were drained"), "{why}");
+}
+
+#[test]
 fn rights_are_every_verb_that_running_controllers_declare() {
     let all = descriptors();
     let running: BTreeSet<&str> = ["deployment-controller"].into();
@@ -1313,7 +1383,7 @@ fn rights_are_every_verb_that_running_controllers_declare() {
             .into()
     );
     let who = Who::User("system:kube-controller-manager".to_owned());
-    let manager: BTreeSet<String> = rights::of_manager(&who, "fleets", &all, &running)
+    let manager: BTreeSet<String> = rights::of_manager(&who, ("fleets", "own"), &all, &running)
         .iter()
         .map(Right::show)
         .collect();
@@ -1322,6 +1392,9 @@ fn rights_are_every_verb_that_running_controllers_declare() {
         "watch deployments.apps",
         "delete leases.coordination.k8s.io in fleets",
         "delete fleetleases.manifold.dev in fleets",
+        "list configmaps \"own-steering\" in fleets",
+        "watch configmaps \"own-steering\" in fleets",
+        "patch configmaps \"own-steering\" in fleets",
         "create leases.coordination.k8s.io in kube-system",
         "create serviceaccounts/token",
         "update leases.coordination.k8s.io \"kube-controller-manager\" in kube-system",

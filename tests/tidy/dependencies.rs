@@ -91,10 +91,10 @@ const TABLE: &[Row] = &[
         only: None,
         never: &["coordinator", "coordinator-core", "peer-proto"],
     },
-    // The subcommands: they know Leases and descriptors, nothing of a running node.
+    // The subcommands: they know Leases, orders and descriptors, nothing of a running node.
     Row {
         name: "doctor",
-        ours: Some(&["controllers-kit", "coordinator"]),
+        ours: Some(&["controllers-kit", "coordinator", "steering"]),
         only: None,
         never: &["node-cache", "harness"],
     },
@@ -111,7 +111,7 @@ const TABLE: &[Row] = &[
         only: Some(&["serde", "serde_json"]),
         never: GROUP,
     },
-    // The form of operators' orders: shared with the plugin, too.
+    // The form of operators' orders: shared with the plugin and the examination, too.
     Row {
         name: "steering",
         ours: Some(&[]),

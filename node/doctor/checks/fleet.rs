@@ -155,22 +155,35 @@ pub(super) fn renewed(facts: &Facts) -> Finding {
             [rights::INSTALL],
         );
     }
-    let stale: Vec<String> = fleet
+    // A drained replica says the same as one that sees changes late.
+    let (drained, stale): (Vec<&Replica>, Vec<&Replica>) = fleet
         .live()
         .filter(|replica| replica.said.status.stale)
-        .map(|replica| replica.said.name.clone())
-        .collect();
+        .partition(|replica| facts.is_drained(replica));
+    let names = |replicas: &[&Replica]| -> Vec<String> {
+        let names = replicas.iter().map(|one| one.said.name.clone());
+        names.collect()
+    };
     if !stale.is_empty() {
+        let stale = names(&stale);
+        let or_drained = match facts.orders {
+            Ok(_) => "",
+            Err(_) => ", or were drained (`kubectl manifold status`)",
+        };
         return Finding::warning(
             format!(
-                "{} see changes late and own nothing while others see more: `/readyz?verbose` of each names what is stuck; \
-                 is there a balancer or proxy before the API server that keeps connections and passes nothing on?",
+                "{} see changes late and own nothing while others see more{or_drained}: `/readyz?verbose` of each names what is \
+                 stuck; is there a balancer or proxy before the API server that keeps connections and passes nothing on?",
                 some(&stale)
             ),
             stale.iter().map(|name| restart(facts, Some(name))),
         );
     }
-    Finding::passed(format!("{} members", fleet.live().count()))
+    let members = format!("{} members", fleet.live().count());
+    Finding::passed(match drained.is_empty() {
+        true => members,
+        false => format!("{members}, of them drained: {}", some(&names(&drained))),
+    })
 }
 
 /// How many ranges the fleet has: what its members say.

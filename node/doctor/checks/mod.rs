@@ -9,6 +9,7 @@ mod fleet;
 mod managers;
 mod rights;
 mod server;
+mod steering;
 
 pub(crate) use managers::{CLOUD, TOKENS};
 
@@ -213,6 +214,12 @@ pub const CHECKS: &[Check] = &[
         "the guard of its Leases lets the fleet pass",
         When::Installed,
         fleet::guard_rights,
+    ),
+    check(
+        "steering/orders",
+        "the orders to the fleet can be read",
+        When::Installed,
+        steering::orders,
     ),
     check(
         "peers/reachable",
