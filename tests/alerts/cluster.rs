@@ -320,6 +320,7 @@ fn exported() -> Vec<Name> {
     metrics.members(&[("ready", 0), ("not_ready", 0), ("draining", 0)]);
     metrics.key_material_differs(&["controllers".to_owned()]);
     metrics.ownership_changed("fenced");
+    metrics.pauses("deployment-controller", 0, 0);
     metrics.client_certificate_ends("kubeconfig", Some(1));
     let text = metrics.encode();
     text.lines()

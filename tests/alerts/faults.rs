@@ -27,6 +27,7 @@ const FENCED: &str = r#"manifold_ownership_changes_total{what="fenced"}"#;
 const UNDECODED: &str = r#"manifold_decode_errors_total{resource="pods"}"#;
 const CERTIFICATE: &str =
     r#"manifold_client_certificate_expiration_timestamp_seconds{flag="kubeconfig"}"#;
+const PAUSES: &str = r#"manifold_pauses{controller="deployment-controller",of="controller"}"#;
 const OWNED: &str = "manifold_ranges_owned";
 const UNOWNED: &str = "manifold_ranges_unowned";
 const UNREACHABLE: &str = "manifold_members_unreachable";
@@ -91,6 +92,18 @@ fn killed(cluster: &mut Cluster, at: usize) {
         target.set(UNREACHABLE, 1.0);
     }
     cluster.targets[at].up = false;
+}
+
+/// An operator has drained one replica: half a minute later the others have its ranges.
+fn drained(cluster: &mut Cluster, at: usize, since: f64) {
+    if since >= 0.5 {
+        without(cluster, at);
+        cluster.members(4.0, 0.0, 0.0);
+    }
+    cluster
+        .each()
+        .for_each(|target| target.set("manifold_drains", 1.0));
+    cluster.targets[at].set("manifold_drained", 1.0);
 }
 
 /// The others have the ranges of one replica.
@@ -292,6 +305,22 @@ pub(super) const FAULTS: &[Fault] = &[
             target.rate(JOB_ERRORS, 0.007_812_5);
         }
     }),
+    ordinary("a controller is paused for an hour", |cluster, since| {
+        if since < 60.0 {
+            cluster.each().for_each(|target| target.set(PAUSES, 1.0));
+        }
+    }),
+    ordinary("a replica is drained for an hour", |cluster, since| {
+        if since < 60.0 {
+            drained(cluster, 1, since);
+        }
+    }),
+    ordinary("an order is mistyped and corrected", |cluster, since| {
+        if since < 2.0 {
+            let each = cluster.each();
+            each.for_each(|target| target.set("manifold_steering_faults", 1.0));
+        }
+    }),
     ordinary(
         "kube-controller-manager beside, in trouble",
         |cluster, _| {
@@ -308,6 +337,48 @@ pub(super) const FAULTS: &[Fault] = &[
             other.set(DEPTH, 40.0);
             other.set(LONGEST, 900.0);
             other.forget_ours();
+        },
+    ),
+    Fault {
+        name: "a pause is forgotten",
+        from: FROM,
+        to: 110.0,
+        edit: |cluster, _| cluster.each().for_each(|target| target.set(PAUSES, 1.0)),
+        fires: Some("ManifoldPaused"),
+    },
+    Fault {
+        name: "a drain is forgotten",
+        from: FROM,
+        to: 110.0,
+        edit: |cluster, since| drained(cluster, 1, since),
+        fires: Some("ManifoldDrained"),
+    },
+    fault(
+        "nobody takes three ranges of a drained replica",
+        "ManifoldDrainStuck",
+        |cluster, since| {
+            drained(cluster, 1, since);
+            if since >= 0.5 {
+                cluster.targets[0].set(OWNED, 83.0);
+                cluster.targets[1].set(OWNED, 3.0);
+            }
+        },
+    ),
+    fault(
+        "an order is mistyped",
+        "ManifoldOrdersInvalid",
+        |cluster, _| {
+            let each = cluster.each();
+            each.for_each(|target| target.set("manifold_steering_faults", 1.0));
+        },
+    ),
+    fault(
+        "three replicas may not read the orders",
+        "ManifoldOrdersUnread",
+        |cluster, _| {
+            for target in cluster.targets.iter_mut().skip(1) {
+                target.set("manifold_steering_unread", 1.0);
+            }
         },
     ),
     fault("no replica answers", "ManifoldAbsent", |cluster, _| {

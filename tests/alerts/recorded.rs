@@ -248,6 +248,16 @@ impl Bed {
         Ok(())
     }
 
+    /// Writes a field of the fleet's orders by hand, as JSON.
+    async fn order(&self, value: &str) -> Result<()> {
+        let patch = format!(r#"{{"data":{{"pause.by-hand":{value}}}}}"#);
+        let namespace = harness::fleet::NAMESPACE;
+        let words = ["patch", "configmap", "manifold-steering", "-n", namespace];
+        let words = [&words[..], &["--type=merge", "--patch", &patch]].concat();
+        self.control_plane.kubectl(&words).await?;
+        Ok(())
+    }
+
     async fn ordinary(&mut self) -> Result<()> {
         self.begin().await?;
         self.over("nothing").await?;
@@ -345,6 +355,12 @@ impl Bed {
         )
         .await;
         self.again(1, &[]).await?;
+
+        self.begin().await?;
+        self.order(r#""{""#).await?;
+        self.held("an order is mistyped", "ManifoldOrdersInvalid")
+            .await;
+        self.order("null").await?;
 
         self.begin().await?;
         for _ in 0..4 {
