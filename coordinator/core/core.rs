@@ -43,6 +43,14 @@ const READ_GAP_PERIODS: u32 = 3;
 /// brings what changes; this is for the day on which it does not.
 const RANGES_PERIODS: u32 = 30;
 
+/// So many retry periods lie between two lists of the replica Leases while nobody is silent or going and the
+/// watch has everything up to the own renewals: that is what a list would show. It is still asked for now and
+/// then, since only a list shows that the server's storage went back.
+const REPLICAS_PERIODS: u32 = 15;
+
+/// A member that has not renewed for so many retry periods is silent: what follows from that rests on lists.
+const SILENT_PERIODS: u32 = 2;
+
 /// What holds a range up is tried again after this part of a retry period: a swap without a clear answer,
 /// orphans whose owner's end the watch has not passed yet.
 const SHORT_PARTS: u32 = 5;
@@ -129,6 +137,36 @@ struct Seen {
     since: Time,
     /// The holder has renewed before our eyes.
     renews: bool,
+}
+
+/// The newest placement, and what it was made from beside the ring.
+#[derive(Clone, Debug)]
+struct Placed {
+    owners: Vec<Option<u16>>,
+    most: Vec<Option<u16>>,
+    placed: Arc<[u16]>,
+}
+
+/// What follows from the rest of a state, kept to save time: no part of it when states are compared.
+#[derive(Clone, Debug)]
+struct Memo<T>(Option<T>);
+
+impl<T> Default for Memo<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T> PartialEq for Memo<T> {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl<T> Eq for Memo<T> {}
+
+impl<T> std::hash::Hash for Memo<T> {
+    fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -326,9 +364,19 @@ pub struct Core {
     still_since: Time,
     /// Since when this life holds its Lease.
     held_since: Option<Time>,
+    /// By the newest good read all was seen that happened to replica Leases: by a list, or by a watch that
+    /// has brought the own renewal.
     last_read: Option<Time>,
     reading: bool,
     next_read: Time,
+    /// When the newest good list was answered.
+    listed: Option<Time>,
+    /// Everything that happened to replica Leases up to this version has been seen.
+    watched: Version,
+    /// Of the newest renewal of its own that the watch has brought.
+    counted: Version,
+    /// When the watch has brought one that is as good as a list.
+    brought: Option<Time>,
     /// The newest version that was seen when the newest list of the replica Leases was asked for, and when
     /// that was: a consistent list that starts later is not older, unless the server's storage went back.
     floor: (Time, Version),
@@ -391,6 +439,7 @@ pub struct Core {
     drain_until: Option<Time>,
     left: bool,
     ring: Option<Ring>,
+    placed: Memo<Placed>,
 
     /// The fleet's term of the manager's Lease: without one nothing is owned, and nothing that was owned in
     /// one continues in the next.
@@ -416,6 +465,10 @@ impl Core {
             still_since: Time::ZERO,
             held_since: None,
             last_read: None,
+            listed: None,
+            watched: 0,
+            counted: 0,
+            brought: None,
             reading: false,
             next_read: Time::ZERO,
             floor: (Time::ZERO, 0),
@@ -456,6 +509,7 @@ impl Core {
             drain_until: None,
             left: false,
             ring: None,
+            placed: Memo::default(),
             hold: Some(0),
             hold_fresh: true,
             standby_for: None,
@@ -479,16 +533,56 @@ impl Core {
         self.steps(now, [input])
     }
 
-    /// Takes inputs that came together, and decides once.
+    /// Takes inputs that came together, and decides once; not at all where [`Self::changes_nothing`].
     pub fn steps(&mut self, now: Time, inputs: impl IntoIterator<Item = Input>) -> Vec<Effect> {
         let mut out = Vec::new();
         if !self.fatal {
+            let inputs: Vec<Input> = inputs.into_iter().collect();
+            let decides = !self.changes_nothing(&inputs);
             for input in inputs {
                 self.absorb(now, input, &mut out);
             }
-            self.decide(now, &mut out);
+            if decides {
+                self.decide(now, &mut out);
+            }
         }
         out
+    }
+
+    /// Whether these inputs are renewals by which no rule decides otherwise than before, nor any earlier than
+    /// at the next [`Self::wake_at`]. Each member of a large fleet sees those of all others all the time.
+    pub fn changes_nothing(&self, inputs: &[Input]) -> bool {
+        let is_bare = |input: &Input| match input {
+            Input::Replica(lease) => self.is_renewal(lease),
+            // What waits for the watch waits for it because of somebody who is going.
+            Input::WatchedTo(_) => true,
+            _ => false,
+        };
+        self.nobody_is_going() && !inputs.is_empty() && inputs.iter().all(is_bare)
+    }
+
+    /// The Lease as it was seen before, renewed; what is in flight decides nothing while its holder lives.
+    fn is_renewal(&self, lease: &ReplicaLease) -> bool {
+        self.replicas.get(&lease.name).is_some_and(|seen| {
+            let ReplicaLease {
+                name: _,
+                version: _,
+                incarnation,
+                status,
+                ended,
+                working: _,
+                deaths,
+            } = &seen.lease;
+            seen.renews
+                && incarnation.is_some()
+                && (incarnation, status, ended, deaths)
+                    == (
+                        &lease.incarnation,
+                        &lease.status,
+                        &lease.ended,
+                        &lease.deaths,
+                    )
+        })
     }
 
     /// All rules, in order. Each looks at the whole view.
@@ -567,7 +661,7 @@ impl Core {
             }
             Input::ReplicasFailed => {
                 self.reading = broken!(StopsReadingAfterAFailure);
-                self.last_read = None;
+                (self.last_read, self.listed) = (None, None);
             }
             Input::Ranges {
                 started,
@@ -598,7 +692,11 @@ impl Core {
                     .retain(|range, lease| listed.contains(range) || lease.version > version);
                 self.range_ends.retain(|_, end| *end > version);
             }
-            Input::WatchedTo(version) => self.as_of = self.as_of.max(version),
+            Input::WatchedTo(version) => {
+                self.as_of = self.as_of.max(version);
+                self.watched = self.watched.max(version);
+                self.count_own_renewal(now);
+            }
             Input::RangesFailed => {
                 self.reading_ranges = false;
                 self.next_ranges = now + self.config.retry_period;
@@ -744,6 +842,7 @@ impl Core {
 
     fn own_changed(&mut self, now: Time, own: OwnLease, out: &mut Vec<Effect>) {
         let before = self.own.replace(own.clone());
+        self.count_own_renewal(now);
         let lived = before
             .as_ref()
             .filter(|before| before.phase == OwnPhase::Held);
@@ -883,7 +982,50 @@ impl Core {
             }
         }
         self.last_read = (!slow || broken!(BadReadsCount)).then_some(now);
+        self.listed = self.last_read;
+        self.watched = self.watched.max(version);
         self.replicas_known = true;
+    }
+
+    /// The own renewal was started, then landed; a watch that has brought it has brought whatever happened to
+    /// replica Leases before it was started. So this is a consistent list that was started then, and is as
+    /// good as one: one that is slow, or comes after a gap, proves nothing and is left to a list.
+    fn count_own_renewal(&mut self, now: Time) {
+        let landed = self.own.as_ref().and_then(|own| own.landed);
+        let news = landed.filter(|(_, version)| *version > self.counted);
+        let Some((started, version)) = news.filter(|(_, version)| *version <= self.watched) else {
+            return;
+        };
+        self.counted = version;
+        let slow = now.saturating_sub(started) > self.config.retry_period;
+        let in_time = self
+            .last_read
+            .is_some_and(|last| started <= last + self.read_gap());
+        if in_time && !slow {
+            (self.last_read, self.brought) = (Some(now), Some(now));
+        }
+    }
+
+    /// Whether a list of the replica Leases would show what is not seen without it.
+    fn needs_list(&self, now: Time) -> bool {
+        let period = self.config.retry_period;
+        let before = |at: Option<Time>, most: Duration| at.is_none_or(|at| now >= at + most);
+        let is_silent = |seen: &Seen| {
+            seen.lease.incarnation.is_some() && now >= seen.since + period * SILENT_PERIODS
+        };
+        before(self.listed, period * REPLICAS_PERIODS)
+            || before(self.brought, period + period / 2)
+            || !self.nobody_is_going()
+            || self.replicas.values().any(is_silent)
+    }
+
+    /// Nobody who was a member is gone or was said to be, and no member is asked what it holds.
+    fn nobody_is_going(&self) -> bool {
+        self.ended.is_empty()
+            && self.unproven.is_empty()
+            && self.vanished.is_empty()
+            && self.evicting.is_empty()
+            && self.inquiry.is_none()
     }
 
     fn replica_is_gone(&mut self, now: Time, name: &str) {
@@ -1519,10 +1661,12 @@ impl Core {
             return;
         }
         if !self.reading && self.next_read <= now {
-            self.reading = true;
             self.next_read = now + self.config.retry_period;
-            self.floor = (now, self.newest());
-            out.push(Effect::ReadReplicas);
+            if self.needs_list(now) {
+                self.reading = true;
+                self.floor = (now, self.newest());
+                out.push(Effect::ReadReplicas);
+            }
         }
         if !self.reading_ranges && self.next_ranges <= now {
             self.reading_ranges = true;
@@ -2121,7 +2265,7 @@ impl Core {
     }
 
     /// Who shall own what, as this replica sees it; `None` while it may not act on it.
-    fn placement(&mut self, now: Time) -> Option<Vec<u16>> {
+    fn placement(&mut self, now: Time) -> Option<Arc<[u16]>> {
         if self.ranges_read.is_none() || !self.replicas_known {
             return None;
         }
@@ -2132,6 +2276,7 @@ impl Core {
             .is_none_or(|ring| !ring.members().iter().eq(names.iter()))
         {
             self.ring = Some(Ring::new(names, self.config.ranges));
+            self.placed = Memo::default();
         }
         let ring = self.ring.as_ref()?;
         if ring.members().is_empty() || (self.is_cold() && !self.is_settled(now)) {
@@ -2158,7 +2303,19 @@ impl Core {
             .collect();
         let share = |name: &String| self.replicas.get(name)?.lease.status.share;
         let most: Vec<Option<u16>> = ring.members().iter().map(share).collect();
-        Some(place_within(ring, &owners, &most))
+        if let Some(before) = &self.placed.0
+            && before.owners == owners
+            && before.most == most
+        {
+            return Some(Arc::clone(&before.placed));
+        }
+        let placed: Arc<[u16]> = place_within(ring, &owners, &most).into();
+        self.placed = Memo(Some(Placed {
+            owners,
+            most,
+            placed: Arc::clone(&placed),
+        }));
+        Some(placed)
     }
 
     /// A Lease with an impossible epoch is deleted on its version by whoever holds its range or is to have

@@ -76,6 +76,9 @@ pub struct OwnLease {
     /// With a closed fence and a Lease that is held: the renewal that got it back, after whose end range
     /// Leases must be read before the fence opens.
     pub regained: Option<Regained>,
+    /// While the Lease is held: when the newest renewal that has landed was started, and a version that the
+    /// Lease has had since then.
+    pub landed: Option<(Time, Version)>,
     /// How often this process has been evicted.
     pub evictions: u32,
     /// When lives of this replica ended that did not leave.
@@ -243,6 +246,10 @@ impl Renewal {
             },
             open_until: self.open_until,
             regained: self.regained.clone(),
+            landed: match self.state {
+                State::Held { version } => self.renewed.map(|started| (started, version)),
+                _ => None,
+            },
             evictions: self.evictions,
             crashes: self.status.crashes.clone(),
         }

@@ -439,6 +439,7 @@ fn a_replica_says_how_much_it_takes_as_it_lives() {
             phase: OwnPhase::Held,
             open_until: Some(bench.now + secs(3)),
             regained: None,
+            landed: None,
             evictions: 0,
             crashes: Crashes::default().and(0),
         }));
@@ -451,6 +452,133 @@ fn a_replica_says_how_much_it_takes_as_it_lives() {
     }
     told.dedup();
     assert_eq!(told, [Some(1), Some(2), None], "of four");
+}
+
+#[test]
+fn a_renewal_of_another_member_runs_no_rule_and_whatever_else_it_says_does() {
+    let mut bench = half_and_half();
+    let renewed = |bench: &Bench, version: Version| ReplicaLease {
+        version,
+        ..bench.replicas["b"].clone()
+    };
+    // The first is what says that it renews.
+    let first = renewed(&bench, 1001);
+    bench.step(Input::Replica(first));
+    let quiet = |bench: &Bench, lease: ReplicaLease| {
+        bench
+            .core
+            .changes_nothing(&[Input::Replica(lease), Input::WatchedTo(1002)])
+    };
+    let next = renewed(&bench, 1002);
+    assert!(quiet(&bench, next.clone()));
+    let effects = bench.step(Input::Replica(next.clone()));
+    assert_eq!(effects, []);
+    let draining = Status {
+        draining: true,
+        ..next.status.clone()
+    };
+    for (what, lease) in [
+        (
+            "a new life",
+            ReplicaLease {
+                incarnation: Some("b2".to_owned()),
+                ..next.clone()
+            },
+        ),
+        (
+            "released",
+            ReplicaLease {
+                incarnation: None,
+                ..next.clone()
+            },
+        ),
+        (
+            "draining",
+            ReplicaLease {
+                status: draining,
+                ..next.clone()
+            },
+        ),
+        (
+            "an end",
+            ReplicaLease {
+                ended: vec!["b0".to_owned()],
+                ..next.clone()
+            },
+        ),
+        (
+            "a newcomer",
+            ReplicaLease {
+                name: "d".to_owned(),
+                ..next.clone()
+            },
+        ),
+    ] {
+        assert!(!quiet(&bench, lease), "{what}");
+    }
+    assert!(
+        !bench
+            .core
+            .changes_nothing(&[Input::Replica(next), Input::Tick])
+    );
+    assert!(!bench.core.changes_nothing(&[]));
+    // While somebody is going, what the watch has passed decides.
+    let gone = Input::ReplicaGone {
+        name: "b".to_owned(),
+        version: 1003,
+    };
+    bench.step(gone);
+    assert!(!quiet(&bench, renewed(&bench, 1004)));
+}
+
+/// Seconds in which a list of the replica Leases is asked for, of 20 that pass. In each of them a renewal that
+/// took `slow` lands and the watch brings it, but for seconds from `stuck` on; `silent` do not renew.
+fn lists_in_twenty_seconds(slow: Duration, stuck: u64, silent: &[&str]) -> Vec<u64> {
+    let mut bench = half_and_half();
+    let mut lists = Vec::new();
+    for second in 1..=20 {
+        bench.now += secs(1);
+        let mut effects = Vec::new();
+        for name in ["a", "b"] {
+            if silent.contains(&name) {
+                continue;
+            }
+            bench.version += 1;
+            let version = bench.version;
+            if let Some(lease) = bench.replicas.get_mut(name) {
+                lease.version = version;
+                let lease = lease.clone();
+                if second < stuck {
+                    effects.extend(bench.step(Input::Replica(lease)));
+                }
+            }
+            if second < stuck {
+                effects.extend(bench.step(Input::WatchedTo(version)));
+            }
+        }
+        let landed = Some((bench.now.saturating_sub(slow), bench.version - 1));
+        effects.extend(bench.own_landed(landed));
+        effects.extend(bench.step(Input::Tick));
+        if effects.contains(&Effect::ReadReplicas) {
+            lists.push(second);
+            bench.read();
+        }
+    }
+    lists
+}
+
+#[test]
+fn the_own_renewal_seen_by_the_watch_is_as_good_as_a_list_while_all_renew() {
+    let fast = Duration::from_millis(20);
+    let from = |second: u64| -> Vec<u64> { (second..=20).collect() };
+    assert_eq!(lists_in_twenty_seconds(fast, 99, &[]), [1, 16]);
+    // A watch that stands still shows nothing from then on.
+    let stuck = lists_in_twenty_seconds(fast, 10, &[]);
+    assert_eq!((stuck[0], &stuck[1..]), (1, &from(11)[..]));
+    // A renewal that took longer than a read may proves nothing.
+    assert_eq!(lists_in_twenty_seconds(secs(2), 99, &[]), from(1));
+    // What follows from silence rests on lists.
+    assert_eq!(lists_in_twenty_seconds(fast, 99, &["b"]), from(1));
 }
 
 fn status() -> Status {
@@ -1074,6 +1202,15 @@ impl Bench {
     }
 
     fn own(&mut self, open: bool) -> Vec<Effect> {
+        self.own_as(open, None)
+    }
+
+    /// Its renewal was started then and has landed as this version.
+    fn own_landed(&mut self, landed: Option<(Time, Version)>) -> Vec<Effect> {
+        self.own_as(true, landed)
+    }
+
+    fn own_as(&mut self, open: bool, landed: Option<(Time, Version)>) -> Vec<Effect> {
         let open_until = open.then(|| self.now + secs(3));
         self.step(Input::Own(OwnLease {
             incarnation: "a1".to_owned(),
@@ -1083,6 +1220,7 @@ impl Bench {
                 started: self.now,
                 seen: self.now,
             }),
+            landed,
             evictions: 0,
             crashes: Crashes::default(),
         }))
@@ -2075,6 +2213,7 @@ fn an_evicted_replica_drops_everything_at_once() {
         phase: OwnPhase::Joining,
         open_until: None,
         regained: None,
+        landed: None,
         evictions: 1,
         crashes: Crashes::default(),
     }));
@@ -2548,8 +2687,9 @@ fn versions_that_go_back_end_the_process() {
     assert_eq!(fatal(&bench.step(list(started, 40))), None);
     // One whose version can't be read proves nothing either.
     assert_eq!(fatal(&bench.step(list(bench.now, 0))), None);
-    bench.now += secs(1);
-    bench.own(true);
+    bench.now += secs(15);
+    let asked = bench.own(true);
+    assert!(asked.contains(&Effect::ReadReplicas));
     let effects = bench.step(list(bench.now, 40));
     let went_back = Fatal::WentBack { seen, listed: 40 };
     assert_eq!(fatal(&effects), Some(went_back));
