@@ -28,7 +28,7 @@ const LIST_AFTER: Duration = Duration::from_secs(5);
 /// Not sooner than so long after it was listed last for this reason.
 const LIST_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// The replica is stale when its canary is stuck for this long: no watch brings anything …
-const STALE_AFTER: Duration = Duration::from_secs(5);
+const STALE_AFTER: Duration = Duration::from_millis(4_500);
 /// … or when one resource does, though it was to be listed.
 const STALE_AFTER_LIST: Duration = Duration::from_secs(8);
 /// It is current again when nothing has stood still for this long …

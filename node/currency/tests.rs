@@ -132,7 +132,7 @@ fn where_a_new_connection_does_not_help_the_replica_is_stale_until_it_has_been_w
         ..Scene::quiet()
     };
     let seen = scene.run(300_000);
-    assert_eq!(seen.stale, [15_000]);
+    assert_eq!(seen.stale, [14_500]);
     assert_eq!(seen.current, [140_000]);
     assert_eq!(seen.connects, [13_000, 28_000, 58_000, 118_000]);
     assert_eq!(
@@ -151,7 +151,7 @@ fn each_time_within_ten_minutes_it_waits_twice_as_long() {
         ..Scene::quiet()
     };
     let seen = scene.run(2_100_000);
-    assert_eq!(seen.stale, [195_000, 395_000, 595_000, 1_995_000]);
+    assert_eq!(seen.stale, [194_500, 394_500, 594_500, 1_994_500]);
     assert_eq!(seen.current, [210_000, 420_000, 640_000, 2_010_000]);
 }
 
@@ -163,7 +163,7 @@ fn where_nobody_is_current_it_does_not_wait_longer_than_the_others() {
         ..Scene::quiet()
     };
     let seen = scene.run(700_000);
-    assert_eq!(seen.stale, [195_000, 395_000, 595_000]);
+    assert_eq!(seen.stale, [194_500, 394_500, 594_500]);
     assert_eq!(seen.current, [210_000, 410_000, 610_000]);
 }
 
