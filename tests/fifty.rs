@@ -83,6 +83,17 @@ async fn at_rest(client: &Client, replicas: &[Replica]) -> Result<(f64, f64)> {
         each("process_cpu_seconds_total")?,
         each("rest_client_requests_total")?,
     );
+    for method in ["GET", "PATCH", "PUT", "POST"] {
+        let count = |all: &[Metrics]| -> f64 {
+            let of_each = all.iter().map(|one| {
+                let named = [("method", method)];
+                one.sum("rest_client_requests_total", &named).unwrap_or(0.0)
+            });
+            of_each.sum()
+        };
+        let rate = (count(&after) - count(&before)) / took / replicas.len() as f64;
+        println!("fifty: of these {rate:.2} requests a second are {method}");
+    }
     let memory = total(&after, "process_resident_memory_bytes")? / count / f64::from(1 << 20);
     println!(
         "fifty: at rest each replica uses {processors:.4} processors, {requests:.2} requests a second, {memory:.1} MiB; \
