@@ -11,6 +11,7 @@ mod alone {
     mod autoscaled;
     mod cleanup;
     mod endpoints;
+    mod failover;
     pub(crate) mod fence;
     mod fifty;
     mod handoff;
