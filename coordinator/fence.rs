@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use coordinator_core::{GAP_MAX, Time};
+use coordinator_core::{Ending, GAP_MAX, Time};
 // The runtime's clock: a simulation moves it on by itself.
 use tokio::{sync::Notify, time::Instant};
 
@@ -23,8 +23,8 @@ pub enum Fenced {
     /// The fleet does not hold the manager's Lease, or no renewal of it was seen in time.
     #[error("the fence is closed: the fleet's hold of the manager's Lease is not proven")]
     NotHolding,
-    /// The last replica of the fleet is about to leave.
-    #[error("the fence is closed: the last replica is leaving")]
+    /// This replica is about to end: it is the last one of the fleet, or ends by itself.
+    #[error("the fence is closed: this replica is about to end")]
     Leaves,
     /// The range is not held under this epoch.
     #[error("range {range} is not held under epoch {epoch}")]
@@ -34,6 +34,26 @@ pub enum Fenced {
         /// The epoch of the request.
         epoch: Epoch,
     },
+}
+
+/// What ends a replica from within.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndCause {
+    /// A thread does not run any more. The process aborts.
+    Hang,
+    /// Code that must not panic has. The process aborts.
+    Panic,
+    /// Anything else, such as an error that it cannot live with. The process ends in its own way.
+    Other,
+}
+
+/// The end that a replica has come to by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    /// What kind of end it is.
+    pub cause: EndCause,
+    /// The cause in words.
+    pub why: String,
 }
 
 /// [`Fence`]'s hold of a replica that is not guarded by the manager's Lease.
@@ -75,8 +95,11 @@ pub struct Fence {
     watched: AtomicU64,
     /// A thread may hang: nothing is sent for now.
     suspected: AtomicBool,
-    /// Which thread hangs, in words.
-    hung: OnceLock<String>,
+    /// Why this replica ends by itself, if it does.
+    end: OnceLock<End>,
+    ends: Notify,
+    /// It does not open again.
+    shut: AtomicBool,
     /// What must be in the replica's Lease before it goes on.
     pub(crate) announcements: Announcements,
     /// Signs of life of the two who move it.
@@ -85,9 +108,10 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// A closed fence without ranges, by the runtime's clock. `in_hand` is [`Fence::in_hand`].
-    pub fn new(ranges: u16, in_hand: Duration) -> Self {
-        Self::by(Clock::runtime(), ranges, in_hand)
+    /// A closed fence without ranges, by the runtime's clock; `late` is for how long a request that was given
+    /// up may still be executed.
+    pub fn new(ranges: u16, late: Duration) -> Self {
+        Self::by(Clock::runtime(), ranges, late)
     }
 
     /// The same by another clock.
@@ -109,7 +133,9 @@ impl Fence {
             given_up: AtomicU64::new(0),
             watched: AtomicU64::new(0),
             suspected: AtomicBool::new(false),
-            hung: OnceLock::new(),
+            end: OnceLock::new(),
+            ends: Notify::new(),
+            shut: AtomicBool::new(false),
             announcements: Announcements::default(),
             renewing: Pulse::default(),
             coordinating: Pulse::default(),
@@ -142,15 +168,34 @@ impl Fence {
         }
     }
 
-    /// This thread hangs: from now on nothing is sent, for good.
-    pub(crate) fn hangs(&self, what: String) {
-        self.hung.get_or_init(|| what);
-        self.set_until(None);
+    /// This replica ends by itself: from now on nothing new is sent, for good. The renewal thread closes the
+    /// fence once what is in flight is answered, and releases the replica Lease. Only the first end counts.
+    pub fn end(&self, cause: EndCause, why: String) {
+        // In this order: a renewal thread that knows of the end counts all that is in flight.
+        self.pause();
+        self.end.get_or_init(|| End { cause, why });
+        self.ends.notify_one();
     }
 
-    /// Which thread hangs, in words; the replica is about to end.
-    pub fn hung(&self) -> Option<&str> {
-        self.hung.get().map(String::as_str)
+    /// The end that this replica has come to by itself.
+    pub fn ending(&self) -> Option<&End> {
+        self.end.get()
+    }
+
+    /// How long an end takes at most.
+    pub fn longest_end(&self) -> Duration {
+        Ending::longest(self.in_hand)
+    }
+
+    /// Ends when there is one.
+    pub(crate) async fn ends(&self) {
+        self.ends.notified().await;
+    }
+
+    /// Closes it for good; what is in flight is given up.
+    pub(crate) fn shut(&self) {
+        self.shut.store(true, Ordering::Release);
+        self.set_until(None);
     }
 
     /// Whether a request for the range may go out now. Call it right before sending.
@@ -340,7 +385,7 @@ impl Fence {
     }
 
     pub(crate) fn set_until(&self, until: Option<Time>) {
-        let opens = !self.suspected.load(Ordering::Acquire) && self.hung().is_none();
+        let opens = !self.suspected.load(Ordering::Acquire) && !self.shut.load(Ordering::Acquire);
         let until = until.filter(|_| opens).map_or(0, micros);
         let before = self.until.swap(until, Ordering::AcqRel);
         if until < before {

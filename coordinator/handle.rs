@@ -26,6 +26,7 @@ use crate::{
     ClientFactory, Config, ConfigError, Fence, HoldState, LeaseError, PeerRefusal, RangeHost,
     ServerFenceMode, TlsError,
     actor::{Asked, Beat, Coordinator, Feed, Offered, Shared},
+    fence::EndCause,
     lease::{Found, Kind, Leases, Step},
     peer::{Answers, Calls, Holdings, PeerService, Peers, serve},
     pulse::{BEATS_EVERY, Pulse},
@@ -415,11 +416,13 @@ async fn run(
         peers: calls,
         runtime: tokio::runtime::Handle::current(),
     }));
-    tokio::select! {
-        _ = stopped.wait_for(|stop| *stop) => {}
-        _ = &mut ended => tracing::error!("the coordinator's actor has ended"),
-        served = &mut serving => tracing::error!(?served, "the peer server has ended"),
-    }
+    let broken = tokio::select! {
+        _ = stopped.wait_for(|stop| *stop) => return,
+        _ = &mut ended => "the coordinator's actor has ended".to_owned(),
+        served = &mut serving => format!("the peer server has ended: {served:?}"),
+    };
+    // Before the actor and what it holds of the renewal are dropped.
+    fence.end(EndCause::Other, broken);
 }
 
 /// The core, the actor that drives it and the watch of Leases, on the caller's thread. The receiver ends with
@@ -848,9 +851,9 @@ impl Handle {
         ]
     }
 
-    /// Which thread of this replica hangs, in words: it gives its ranges up and ends.
-    pub fn hung(&self) -> Option<String> {
-        self.0.fence.hung().map(str::to_owned)
+    /// Why this replica ends by itself, in words.
+    pub fn ending(&self) -> Option<String> {
+        self.0.fence.ending().map(|end| end.why.clone())
     }
 
     /// The name of the range's owner by its Lease.
@@ -923,9 +926,10 @@ impl Handle {
         let until = self.0.fence.now() + deadline;
         let sent = self.0.actor.send(Feed(vec![Input::Drain(until)])).await;
         let mut own = self.0.own.clone();
+        let most = deadline + self.release_max();
         let released = sent.is_ok()
             && timeout(
-                deadline + RELEASE_GRACE,
+                most,
                 own.wait_for(|own| {
                     matches!(own.phase, OwnPhase::Released | OwnPhase::NameTaken(_))
                 }),
@@ -944,6 +948,24 @@ impl Handle {
             self.release_the_hold().await;
         }
         Drained { released, dropped }
+    }
+
+    /// Ends this replica without handing anything over, for what it says in words: nothing more is sent, the
+    /// last answers are waited for, then the replica Lease is released, so that others take its ranges at
+    /// once. Whether it was.
+    pub async fn end(&self, why: String) -> bool {
+        self.0.fence.end(EndCause::Other, why);
+        let mut own = self.0.own.clone();
+        let gone =
+            |own: &OwnLease| matches!(own.phase, OwnPhase::Released | OwnPhase::NameTaken(_));
+        timeout(self.0.fence.longest_end(), own.wait_for(gone))
+            .await
+            .is_ok_and(|own| own.is_ok())
+    }
+
+    /// For the release of a Lease: what was sent is over before it begins.
+    fn release_max(&self) -> Duration {
+        RELEASE_GRACE + self.0.fence.in_hand()
     }
 
     /// Where nobody is left to hand ranges to, nothing new is sent, and what is in flight may end: what would
@@ -967,7 +989,7 @@ impl Handle {
         let Some(mut hold) = self.0.hold.clone() else {
             return;
         };
-        let most = RELEASE_GRACE + self.0.fence.in_hand();
+        let most = self.release_max();
         let left = timeout(most, hold.wait_for(|state| state.hold.left)).await;
         if !left.is_ok_and(|left| left.is_ok()) {
             tracing::warn!("the manager's Lease was not released: others wait until it expires");

@@ -34,7 +34,7 @@ pub use coordinator_core::{
     Quarantine, REPLICAS_MAX, RangeLease, RangeOwner, ReplicaLease, Suspicion, View, ViewFence,
     WORKING_MAX, Work, range_of,
 };
-pub use fence::{Fence, Fenced, Sending};
+pub use fence::{End, EndCause, Fence, Fenced, Sending};
 pub use handle::{
     Assembled, Door, Drained, FatalError, Handle, Outside, StartError, assemble, start,
 };
@@ -44,6 +44,7 @@ pub use lease::{Found, LABEL_FLEET, LeaseError, decode};
 pub use listen::listen;
 pub use peer::{CALL_DEADLINE, CONTACT_DEADLINE, Call, Calls, HANDOFF_DEADLINE, Holdings};
 pub use pulse::{BEATS_EVERY, Pulse};
+pub use renewal::THREAD as RENEWAL_THREAD;
 pub use server_fence::{
     PROBE_ACCOUNT, ServerFence, ServerFenceMode, impersonation, is_no_impersonation, is_refusal,
 };

@@ -4,8 +4,8 @@
 use std::{io, sync::Arc, thread, time::Duration};
 
 use coordinator_core::{
-    OwnLease, OwnPhase, Regained, Renewal, RenewalEffect, RenewalInput, Sign, Status, Time,
-    Watchdog, Written,
+    Ending, EndingStep, OwnLease, Regained, Renewal, RenewalEffect, RenewalInput, Sign, Status,
+    Time, Watchdog, Written,
 };
 use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use crate::{
     BEATS_EVERY, ClientFactory, Fence, Pulse, RangeHost, ServerFence,
     config::Config,
+    fence::EndCause,
     interlock::{self, HoldState},
     lease::Leases,
 };
@@ -21,11 +22,11 @@ use crate::{
 /// How often it reads the clock and the beats of the other threads.
 const CHECKS_EVERY: Duration = BEATS_EVERY;
 
-/// Between two checks whether the last writes of a replica with a hung thread have ended.
-const GIVING_UP_CHECKS_EVERY: Duration = Duration::from_millis(20);
+/// The same while this replica ends by itself: whether its last writes have ended.
+const ENDING_CHECKS_EVERY: Duration = Duration::from_millis(5);
 
-/// How long such a replica tries to release its Lease. Without, others wait until it expires.
-const GIVING_UP_MAX: Duration = Duration::from_secs(2);
+/// The name of the thread.
+pub const THREAD: &str = "manifold-renewal";
 
 /// What the coordinator wants of the renewal. Levels, not events: nothing queues up, nothing is lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,7 +59,7 @@ pub(crate) fn spawn(
         .build()?;
     let (thread, task) = prepare(config, renewal, status, fence, host);
     thread::Builder::new()
-        .name("manifold-renewal".to_owned())
+        .name(THREAD.to_owned())
         .spawn(move || runtime.block_on(async { task(clients()).await }))?;
     Ok(thread)
 }
@@ -148,7 +149,10 @@ async fn run(
     let late = config.in_hand();
     let mut watchdog = Watchdog::new(config.lease_duration, late, threads.len());
     let mut suspected_since = None;
-    let mut giving_up: Option<GivingUp> = None;
+    let mut ending: Option<Ending> = None;
+    let (mut logged, mut wanted) = (false, true);
+    // Since when the Lease is to be released, and whether that has begun.
+    let mut leaves: Option<(Time, bool)> = None;
     let mut request = None;
     // The announcements that the write under way carries.
     let mut carried = 0;
@@ -175,28 +179,58 @@ async fn run(
         fence.suspect(found.suspected);
         // What must be closed is: from here on time alone may close it.
         fence.watched(now);
-        if let Some(hung) = found.hung.filter(|_| giving_up.is_none()) {
+        if let Some(hung) = found.hung.filter(|_| fence.ending().is_none()) {
             let (thread, still) = (&threads[hung.thread].0, hung.still.as_millis());
-            tracing::error!(
-                thread,
-                still_ms = u64::try_from(still).unwrap_or(u64::MAX),
-                "a thread hangs: this replica releases its Lease, so that others take its ranges, and aborts"
-            );
-            fence.hangs(format!("thread {thread} has not run for {still} ms"));
+            let why = format!("thread {thread} has not run for {still} ms");
+            fence.end(EndCause::Hang, why);
+            fence.shut();
             let closed = suspected_since.unwrap_or(now);
-            giving_up = Some(GivingUp::from(closed, now, late));
+            ending = Some(Ending::behind_a_closed_fence(closed, late));
         }
-        if let Some(last) = &mut giving_up {
-            match last.step(now, fence.is_still(), &renewal.own().phase) {
-                Step::Waits => {}
-                // The oldest first: what the hung thread is at.
-                Step::Releases => inputs.push(RenewalInput::GiveUp(host.working())),
-                Step::Ends => return (config.abort)(),
+        if let Some(end) = fence.ending() {
+            if !std::mem::replace(&mut logged, true) {
+                let why = end.why.as_str();
+                tracing::error!(
+                    why,
+                    "this replica ends: it releases its Lease, so that others take its ranges at once"
+                );
+            }
+            let last = ending.get_or_insert_with(|| Ending::begun(now, late));
+            loop {
+                let (in_flight, is_still) = (fence.in_flight(), fence.is_still());
+                match last.step(now, in_flight, is_still, &renewal.own().phase) {
+                    EndingStep::Waits => break,
+                    EndingStep::Closes => fence.shut(),
+                    EndingStep::Releases => {
+                        inputs.push(match end.cause {
+                            // The oldest first: what the hung thread is at.
+                            EndCause::Hang | EndCause::Panic => {
+                                RenewalInput::GiveUp(host.working())
+                            }
+                            EndCause::Other => RenewalInput::Release,
+                        });
+                        break;
+                    }
+                    EndingStep::Ends => {
+                        return match end.cause {
+                            EndCause::Hang | EndCause::Panic => (config.abort)(),
+                            EndCause::Other => {}
+                        };
+                    }
+                }
             }
         }
-        let checks_every = match giving_up {
-            Some(_) => GIVING_UP_CHECKS_EVERY,
-            None => CHECKS_EVERY,
+        if let Some((since, begun)) = &mut leaves
+            && !*begun
+            && (fence.is_still() || now >= *since + late)
+        {
+            *begun = true;
+            inputs.push(RenewalInput::Release);
+        }
+        let waits = matches!(leaves, Some((_, false)));
+        let checks_every = match ending.is_some() || waits {
+            true => ENDING_CHECKS_EVERY,
+            false => CHECKS_EVERY,
         };
         let wake = renewal.wake_at().filter(|_| inputs.is_empty());
         let sleep = wake
@@ -206,12 +240,24 @@ async fn run(
         let more = tokio::select! {
             biased;
             () = std::future::ready(()), if !inputs.is_empty() => Vec::new(),
-            changed = wants.changed() => {
-                if changed.is_err() {
-                    return;
+            changed = wants.changed(), if wanted => match changed {
+                Ok(()) => {
+                    let wanted = wants.borrow_and_update().clone();
+                    if wanted.release {
+                        // Ranges that were dropped may be anybody's with the release: what was sent for them
+                        // is over by then.
+                        fence.pause();
+                        leaves.get_or_insert((now, false));
+                    }
+                    inputs_of(wanted)
                 }
-                inputs_of(wants.borrow_and_update().clone())
-            }
+                // The coordinator is gone, and this replica ends by itself because of it.
+                Err(_) if fence.ending().is_some() => {
+                    wanted = false;
+                    Vec::new()
+                }
+                Err(_) => return,
+            },
             input = async {
                 match request.as_mut() {
                     Some(request) => std::pin::Pin::new(request).await,
@@ -222,6 +268,7 @@ async fn run(
                 vec![input]
             }
             () = fence.announcements.asked() => vec![RenewalInput::Announce],
+            () = fence.ends() => Vec::new(),
             () = tokio::time::sleep(sleep) => vec![RenewalInput::Tick],
         };
         inputs.extend(more);
@@ -280,53 +327,12 @@ fn signs(threads: &[(String, Pulse)], renewal: &Renewal) -> Vec<Sign> {
     threads.iter().map(sign).collect()
 }
 
-/// The end of a replica with a hung thread. Its fence is closed, and stays so.
-struct GivingUp {
-    /// What was sent is in the server's hands no longer.
-    still_at: Time,
-    end_at: Time,
-    released: bool,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Step {
-    Waits,
-    Releases,
-    Ends,
-}
-
-impl GivingUp {
-    fn from(closed: Time, now: Time, late: Time) -> Self {
-        let still_at = closed + late;
-        Self {
-            still_at,
-            end_at: still_at.max(now) + GIVING_UP_MAX,
-            released: false,
-        }
-    }
-
-    fn step(&mut self, now: Time, is_still: bool, phase: &OwnPhase) -> Step {
-        let gone = matches!(phase, OwnPhase::Released | OwnPhase::NameTaken(_));
-        if gone || now >= self.end_at {
-            return Step::Ends;
-        }
-        if !self.released && (is_still || now >= self.still_at) {
-            self.released = true;
-            return Step::Releases;
-        }
-        Step::Waits
-    }
-}
-
 fn inputs_of(wanted: Wanted) -> Vec<RenewalInput> {
     let mut inputs = vec![RenewalInput::Status(wanted.status)];
     if wanted.join {
         inputs.push(RenewalInput::Join);
     }
     inputs.extend(wanted.reopen.map(RenewalInput::Reopen));
-    if wanted.release {
-        inputs.push(RenewalInput::Release);
-    }
     inputs
 }
 
@@ -360,37 +366,5 @@ async fn perform(
             started,
             result: leases.write_replica(version, &lease, acquired).await,
         },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_lease_is_given_up_when_nothing_of_it_is_in_the_servers_hands() {
-        let ms = Duration::from_millis;
-        let held = OwnPhase::Held;
-        let begin = || GivingUp::from(ms(10_000), ms(10_000), ms(2_000));
-        // Nothing is in flight: at once, and once.
-        let mut last = begin();
-        assert_eq!(last.step(ms(10_000), true, &held), Step::Releases);
-        assert_eq!(last.step(ms(10_020), true, &held), Step::Waits);
-        assert_eq!(last.step(ms(10_040), true, &OwnPhase::Released), Step::Ends);
-        // What the hung thread has sent is never answered.
-        let mut last = begin();
-        assert_eq!(last.step(ms(10_000), false, &held), Step::Waits);
-        assert_eq!(last.step(ms(11_980), false, &held), Step::Waits);
-        assert_eq!(last.step(ms(12_000), false, &held), Step::Releases);
-        assert_eq!(last.step(ms(13_980), false, &held), Step::Waits);
-        // The API server does not answer either.
-        assert_eq!(last.step(ms(14_000), false, &held), Step::Ends);
-        // Nothing was sent for two seconds before it was certain.
-        let mut last = GivingUp::from(ms(8_000), ms(10_000), ms(2_000));
-        assert_eq!(last.step(ms(10_000), false, &held), Step::Releases);
-        assert_eq!(last.step(ms(12_000), false, &held), Step::Ends);
-        // Somebody has evicted it, or has its name.
-        let taken = OwnPhase::NameTaken("b1".to_owned());
-        assert_eq!(begin().step(ms(10_000), false, &taken), Step::Ends);
     }
 }

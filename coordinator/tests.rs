@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use crate::{
-    Clock, Config, Fence, Fenced,
+    Clock, Config, EndCause, Fence, Fenced,
     lease::{Found, Leases, PEER_PIN},
     peer::{Answers, Calls, PeerService, Peers, serve},
     tls::{Tls, pin_of},
@@ -428,13 +428,31 @@ async fn a_fence_over_a_hung_thread_does_not_open_again() {
     fence.suspect(false);
     fence.set_until(Some(fence.now() + Duration::from_secs(60)));
     assert_eq!(fence.check(1, 3), Ok(()), "it was long at something");
-    fence.hangs("thread ranges-0 has not run for 5000 ms".to_owned());
+    fence.shut();
     fence.set_until(Some(fence.now() + Duration::from_secs(60)));
+    assert!(!fence.is_open());
     assert_eq!(fence.check(1, 3), Err(Fenced::Closed));
-    assert_eq!(
-        fence.hung(),
-        Some("thread ranges-0 has not run for 5000 ms")
-    );
+}
+
+#[tokio::test]
+async fn a_replica_that_ends_sends_nothing_new_and_hears_the_answers_to_what_it_sent() {
+    let fence = Arc::new(Fence::new(4, Duration::from_secs(2)));
+    fence.set_epoch(1, Some(3));
+    fence.set_until(Some(fence.now() + Duration::from_secs(60)));
+    let sent = fence.sending(1, 3).expect("the fence is open");
+    fence.end(EndCause::Panic, "a plan has no end".to_owned());
+    fence.end(EndCause::Other, "asked to end".to_owned());
+    assert_eq!(fence.check(1, 3), Err(Fenced::Leaves));
+    assert_eq!(fence.sending(1, 3).err(), Some(Fenced::Leaves));
+    assert!(fence.is_open(), "an answer may come");
+    assert!(!fence.is_still());
+    sent.answered();
+    assert!(fence.is_still());
+    let end = fence.ending().map(|end| (end.cause, end.why.as_str()));
+    assert_eq!(end, Some((EndCause::Panic, "a plan has no end")));
+    tokio::time::timeout(Duration::from_secs(1), fence.ends())
+        .await
+        .expect("a wait for the end ends with one before, too");
 }
 
 // ---- peers ----

@@ -17,6 +17,7 @@ pub mod credentials;
 pub mod currency;
 pub mod debug;
 pub mod discovery;
+pub mod ending;
 pub mod events;
 pub mod gate;
 pub mod heat;

@@ -1,11 +1,13 @@
 //! `manifold`: a Kubernetes controller manager in which every replica works at once.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, sync::Arc};
 
 use node::{
+    actors::host::LateFence,
     args::{self, Parsed},
+    ending,
     options::{Options, Surroundings},
-    reconcile, registry, run, telemetry,
+    registry, run, telemetry,
 };
 
 #[global_allocator]
@@ -44,11 +46,12 @@ fn start(words: Vec<String>) -> Result<(), String> {
         Options::new(values, &descriptors, &surroundings).map_err(|error| error.to_string())?;
     // The provider is set by nobody else: this is the first line that needs it.
     let _already = rustls::crypto::ring::default_provider().install_default();
-    reconcile::end_process_on_panic();
+    let fence = Arc::<LateFence>::default();
+    ending::end_process_on_panic(Arc::clone(&fence));
     let system = actix::System::new();
     let (result, telemetry) = system.block_on(async {
         let telemetry = telemetry::start(&options)?;
-        let result = run::run(options, &telemetry).await;
+        let result = run::run(options, &telemetry, fence).await;
         Ok::<_, String>((result, telemetry))
     })?;
     telemetry.flush();

@@ -8,7 +8,7 @@ use std::{
 use controllers_kit::{
     Action, Counted, Key, Landed, Measure, Memory, Outcome, Plan, Refusal, Requeue, Resource,
     Severity, SignedDuration, Snapshot, StatusWrite, Str, Timestamp, Verb, Written,
-    guard::{guarded, is_guarded},
+    guard::guarded,
     postconditions::{self, Breach},
 };
 
@@ -912,20 +912,6 @@ fn breached(shared: &Shared, job: &mut Job, breach: &Breach) -> Attempt {
         why: format!("the plan broke a post-condition: {breach}"),
         error: true,
     })
-}
-
-/// Makes a panic anywhere but in a controller's code end the process at once. An actor that has panicked
-/// would be gone while its ranges stay owned: the other replicas can only take over from a process that has
-/// ended.
-pub fn end_process_on_panic() {
-    let say = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        if is_guarded() {
-            return; // Told by whoever guards it, with controller and key.
-        }
-        say(panic);
-        std::process::abort();
-    }));
 }
 
 #[cfg(test)]

@@ -91,11 +91,15 @@ fn flex_drivers(folder: &Path) -> Option<String> {
 }
 
 /// Runs until SIGTERM or SIGINT (then hands everything over first) or a fatal error. To be called within an
-/// actix system.
+/// actix system. What is written waits for `fence`, which is set once this replica has joined its fleet.
 ///
 /// # Errors
 /// With one line that says what is wrong and what to do. Nothing is left half-started.
-pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
+pub async fn run(
+    options: Options,
+    telemetry: &Telemetry,
+    fence: Arc<LateFence>,
+) -> Result<(), Error> {
     let options = Arc::new(options);
     for warning in options.values().deprecations() {
         tracing::warn!("{warning}");
@@ -186,7 +190,6 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
         ),
         false => ServerFence::new(ServerFenceMode::Off),
     };
-    let fence = Arc::new(LateFence::default());
     for api in [&apis.writes, &apis.anonymous] {
         api.guard(Arc::clone(&fence) as Arc<dyn node_cache::Guard>);
     }
@@ -316,9 +319,9 @@ async fn own(
         .pulses()
         .map(|(name, pulse)| (name.to_owned(), pulse));
     check_life(health, pulses.to_vec());
-    let hangs = handle.clone();
-    let hung = move || hangs.hung().map_or(Ok(()), Err);
-    health.register("threads", Box::new(hung), &[Kind::Livez]);
+    let ends = handle.clone();
+    let ending = move || ends.ending().map_or(Ok(()), Err);
+    health.register("threads", Box::new(ending), &[Kind::Livez]);
     let orders = client.clone();
     let pod = options.pod.clone().map(|pod| {
         let (notices, waiting) = mpsc::channel(pod_events::WAITING_MAX);
@@ -390,7 +393,15 @@ async fn own(
         .look_with(move |metrics| gauges.look(metrics));
 
     tokio::select! {
-        fatal = handle.fatal() => return Err(wrong(&fatal)),
+        fatal = handle.fatal() => {
+            draining.store(true, Ordering::Release);
+            let error = wrong(&fatal);
+            tokio::select! {
+                _released = handle.end(error.to_string()) => {}
+                () = signals.next() => {}
+            }
+            return Err(error);
+        }
         () = signals.next() => {}
     }
     draining.store(true, Ordering::Release);
@@ -399,7 +410,13 @@ async fn own(
         drained = handle.drain(options.controller_shutdown_timeout) => {
             tracing::info!(released = drained.released, dropped = drained.dropped.len(), "handed over");
         }
-        () = signals.next() => tracing::warn!("asked to end a second time: ending at once"),
+        () = signals.next() => {
+            tracing::warn!("asked to end a second time: ending at once");
+            tokio::select! {
+                _released = handle.end("asked to end a second time".to_owned()) => {}
+                () = signals.next() => {}
+            }
+        }
     }
     Ok(())
 }

@@ -9,6 +9,7 @@
 
 mod core;
 mod deaths;
+mod ending;
 mod event;
 mod interlock;
 #[cfg(test)]
@@ -34,6 +35,7 @@ pub use crate::{
         Care, Death, Deaths, Quarantine, Suspicion, WORK_BYTES_MAX, WORKING_MAX, Work,
         parse_dead_owners,
     },
+    ending::{Ending, EndingStep},
     event::{Effect, Fatal, Happening, Input, NotSent, Offer, Refused},
     interlock::{
         Hold, HoldWrite, Holds, Interlock, InterlockConfig, InterlockEffect, InterlockInput, Record,

@@ -149,6 +149,10 @@ mutations! {
     GapIsForgotten,
     /// A replica that gives up because of a hang does not file its death.
     HangsWithoutATrace,
+    /// A replica that ends by itself releases its Lease while its last writes may still be executed.
+    EndsWithLateWrites,
+    /// A replica that ends by itself releases its Lease with an open fence.
+    ReleasesWithAnOpenFence,
 }
 
 #[cfg(test)]
@@ -165,6 +169,7 @@ impl Mutation {
         Self::WaitingCountsAsHung,
         Self::GapIsForgotten,
         Self::HangsWithoutATrace,
+        Self::EndsWithLateWrites,
     ];
 
     /// Those of the hold of the manager's Lease, which the model of the ownership protocol has not.

@@ -103,8 +103,8 @@ pub enum RenewalInput {
     Gap,
     /// Give the Lease up.
     Release,
-    /// Give the Lease up as a replica that has died, with these keys in flight: a thread of it hangs, and
-    /// nobody can hand anything over.
+    /// Give the Lease up as a replica that has died, with these keys in flight: it panics or a thread of it
+    /// hangs, and nobody can hand anything over.
     GiveUp(Vec<Work>),
     /// The Lease as read; `Err` if the read failed.
     Read(Result<Option<ReplicaLease>, ()>),
@@ -361,7 +361,9 @@ impl Renewal {
 
     fn release(&mut self, now: Time) {
         self.release = true;
-        self.open_until = None;
+        if !broken!(ReleasesWithAnOpenFence) {
+            self.open_until = None;
+        }
         self.next_at = now;
         match self.state {
             State::Held { version } => {

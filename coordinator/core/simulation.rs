@@ -896,7 +896,7 @@ impl World {
             return;
         }
         let node = usize::try_from(self.random.below(self.nodes.len() as u64)).unwrap_or(0);
-        match self.random.below(10) {
+        match self.random.below(11) {
             0 | 1 => self.crash(node),
             2 | 3 => {
                 let still = self.random.millis(100, 12_000);
@@ -922,6 +922,15 @@ impl World {
             8 => {
                 let cut = self.now + self.random.millis(500, 20_000);
                 self.peers_cut_until = self.peers_cut_until.max(cut);
+            }
+            9 => {
+                if self.nodes[node].alive && !self.nodes[node].draining {
+                    self.nodes[node].draining = true;
+                    self.renewal(node, RenewalInput::GiveUp(Vec::new()));
+                    // It is gone by then, whether its Lease could be released or not.
+                    let down = self.random.millis(4500, 9000);
+                    self.push(down, node, What::Restart);
+                }
             }
             _ => self.damage(),
         }

@@ -11,7 +11,9 @@ use std::{
 };
 
 use actix::{Actor, Addr, ArbiterHandle, Context, Handler, Message, prelude::SendError};
-use coordinator::{Epoch, Frozen, Gained, Holder, Quarantine, RangeHost, RangeId, Sending, Work};
+use coordinator::{
+    EndCause, Epoch, Frozen, Gained, Holder, Quarantine, RangeHost, RangeId, Sending, Work,
+};
 use futures::{FutureExt, future::BoxFuture};
 use peer_proto::{InspectRequest, RangeState, Sight};
 use tokio::sync::oneshot;
@@ -236,6 +238,14 @@ impl LateFence {
     /// Sets the real one; the first stands.
     pub fn set(&self, fence: Arc<coordinator::Fence>) {
         self.0.get_or_init(|| fence);
+    }
+
+    /// Ends this replica, which has panicked, in so much time at most. `None` where there is no fence yet:
+    /// then nothing was ever sent.
+    pub fn end(&self, why: String) -> Option<Duration> {
+        let fence = self.0.get()?;
+        fence.end(EndCause::Panic, why);
+        Some(fence.longest_end())
     }
 }
 

@@ -80,16 +80,25 @@ async fn guarded(
 ) -> Outcome {
     let object = verified(server, sender, &call.guard).await?;
     let gate = &sender.gate;
-    if gate.admit().is_err() {
+    // It counts as in flight until the provider has answered: this replica's Lease is not released before.
+    let Ok(sending) = gate.send() else {
         return Err(stale("the range is about to have another owner".to_owned()));
-    }
+    };
     let request = Request {
         deed: &call.deed,
         object,
         range: gate.range,
         epoch: gate.epoch,
     };
-    provider.call(request).await
+    let outcome = provider.call(request).await;
+    // What has failed may have been carried out, or is about to be.
+    let failed = |refused: &Refused| refused.reason == Reason::Failed;
+    if let Some(sending) = sending
+        && !outcome.as_ref().is_err_and(failed)
+    {
+        sending.answered();
+    }
+    outcome
 }
 
 fn stale(why: String) -> Refused {

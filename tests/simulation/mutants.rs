@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use clap::ValueEnum;
 use controllers_kit::{FlagValue, Flags, Object as _, heartbeat, is_json};
+use coordinator::Sending;
 use futures::{FutureExt, future::BoxFuture};
 use kubernetes_proto::{
     AnyObject,
@@ -12,7 +13,11 @@ use kubernetes_proto::{
     envelope,
     meta::{self, PartialObjectMetadata},
 };
-use node::{actors::host::LateFence, gate::Fence, view::View};
+use node::{
+    actors::host::LateFence,
+    gate::{Fence, Stopped},
+    view::View,
+};
 use peer_proto::RangeState;
 use prost::Message as _;
 use serde_json::Value;
@@ -429,6 +434,13 @@ pub struct Gatekeeper {
 impl Fence for Gatekeeper {
     fn open(&self, range: u16, epoch: u64) -> bool {
         self.mutant == Some(Mutant::IgnoredFence) || self.fence.open(range, epoch)
+    }
+
+    fn send(&self, range: u16, epoch: u64) -> Result<Option<Sending>, Stopped> {
+        match self.mutant {
+            Some(Mutant::IgnoredFence) => Ok(None),
+            _ => self.fence.send(range, epoch),
+        }
     }
 
     fn closed(&self, range: u16, epoch: u64) -> BoxFuture<'static, ()> {

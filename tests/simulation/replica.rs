@@ -63,11 +63,20 @@ impl Clock for SimulatedClock {
     }
 }
 
+/// How a replica ends that is asked to.
+#[derive(Clone, Copy, Debug)]
+enum Ends {
+    /// It hands over.
+    Leaves,
+    /// As after an error that it cannot live with: it releases its Lease, and is gone.
+    Fails,
+}
+
 /// A replica's process, as far as it exists.
 struct Process {
     life: u32,
     set: Pin<Box<LocalSet>>,
-    leave: mpsc::UnboundedSender<()>,
+    leave: mpsc::UnboundedSender<Ends>,
     shared: Rc<RefCell<Option<Arc<Shared>>>>,
 }
 
@@ -115,8 +124,17 @@ impl Fleet {
 
     /// Asks a replica to hand over and end.
     pub fn leave(&self, replica: usize) {
+        self.ask(replica, Ends::Leaves);
+    }
+
+    /// Has a replica end by itself, without handing over.
+    pub fn fail(&self, replica: usize) {
+        self.ask(replica, Ends::Fails);
+    }
+
+    fn ask(&self, replica: usize, ends: Ends) {
         if let Some(process) = self.processes.borrow().get(&replica) {
-            let _gone = process.leave.send(());
+            let _gone = process.leave.send(ends);
         }
     }
 
@@ -337,7 +355,7 @@ async fn live(
     hub: Arc<Hub>,
     replica: usize,
     life: u32,
-    mut leave: mpsc::UnboundedReceiver<()>,
+    mut leave: mpsc::UnboundedReceiver<Ends>,
     known: Rc<RefCell<Option<Arc<Shared>>>>,
 ) {
     let name = format!("r-{replica}");
@@ -436,11 +454,17 @@ async fn live(
     tokio::select! {
         biased;
         fatal = glancing(handle.fatal()) => end(&hub, replica, &format!("can't take part: {fatal}")),
-        _ = leave.recv() => {
-            hub.with(|state| state.tell(format_args!("r-{replica}/{life} leaves")));
-            let drained = glancing(handle.drain(DRAIN)).await;
-            end(&hub, replica, &format!("has left: {drained:?}"));
-        }
+        ends = leave.recv() => match ends {
+            Some(Ends::Fails) => {
+                let released = glancing(handle.end("it has failed".to_owned())).await;
+                end(&hub, replica, &format!("fails, its Lease released: {released}"));
+            }
+            Some(Ends::Leaves) | None => {
+                hub.with(|state| state.tell(format_args!("r-{replica}/{life} leaves")));
+                let drained = glancing(handle.drain(DRAIN)).await;
+                end(&hub, replica, &format!("has left: {drained:?}"));
+            }
+        },
     }
 }
 

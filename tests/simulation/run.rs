@@ -703,7 +703,10 @@ impl Director {
             }
             16 if running.len() > 1 => {
                 let replica = of(dice, &running);
-                self.fleet.leave(replica);
+                match dice.chance(500) {
+                    true => self.fleet.leave(replica),
+                    false => self.fleet.fail(replica),
+                }
             }
             17 => {
                 let leases: Vec<String> = self.hub.with(|state| {

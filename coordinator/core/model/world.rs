@@ -37,6 +37,10 @@ const EPOCH_MAX: Epoch = i32::MAX as Epoch;
 /// A peer that does not answer is given up after so many ticks.
 const PEER_PATIENCE: u32 = 2;
 
+/// A process that ends by itself is gone after this number of ticks, whether its Lease could be released or
+/// not.
+const PANIC_TICKS: u32 = 3;
+
 /// So many quiet ticks in a row are rest.
 const REST: u8 = 3;
 
@@ -166,6 +170,8 @@ pub(super) enum What {
     },
     Restart,
     Resume,
+    /// The process is gone, and starts again after this number of ticks; 0 is never.
+    End(u32),
     /// Whether what its host sees is current.
     Current(bool),
 }
@@ -257,6 +263,8 @@ pub(super) enum Fault {
     Busy,
     /// The replica of the first message ends; it starts again after so many ticks, 0 is never.
     Crash(usize, u32),
+    /// It ends by itself: it releases its Lease, and is gone a while later.
+    Panic(usize, u32),
     /// It stops, and its clock runs: SIGSTOP, or a suspended machine.
     Pause(usize, u32),
     /// It stops with all of its clocks, so that it can't know: a machine that its hypervisor stops.
@@ -538,6 +546,7 @@ impl World {
         match what {
             What::Restart => return self.restart(at),
             What::Resume => return self.resume(at),
+            What::End(ticks) => return self.crash(at, ticks),
             _ => {}
         }
         if !self.nodes[at].alive {
@@ -620,7 +629,17 @@ impl World {
                 self.node(at).stale = !current;
                 self.core(at, Input::HostCurrent(current));
             }
-            What::Ask(_) | What::Land(_) | What::Restart | What::Resume => {}
+            What::Ask(_) | What::Land(_) | What::Restart | What::Resume | What::End(_) => {}
+        }
+    }
+
+    fn crash(&mut self, at: usize, ticks: u32) {
+        let life = self.nodes[at].life + 1;
+        let ranges = u16::try_from(self.tokens.len()).unwrap_or(0);
+        self.nodes[at] = Arc::new(Node::fresh(at, life, ranges));
+        if ticks > 0 {
+            let message = self.message(at, What::Restart);
+            self.push_later(ticks, message);
         }
     }
 
@@ -1286,8 +1305,11 @@ impl World {
             What::Own | What::Said | What::Renewal(_) => faults.push(Fault::Hold(1)),
             _ => {}
         }
-        if !self.nodes[at].paused && !matches!(first.what, What::Restart | What::Resume) {
+        if !self.nodes[at].paused
+            && !matches!(first.what, What::Restart | What::Resume | What::End(_))
+        {
             faults.extend([2, 9, 0].map(|ticks| Fault::Crash(at, ticks)));
+            faults.push(Fault::Panic(at, 2));
             faults.extend([3, 8].map(|ticks| Fault::Pause(at, ticks)));
             faults.push(Fault::Suspend(at, 8));
         }
@@ -1319,6 +1341,7 @@ impl World {
             | Fault::Double(_)
             | Fault::Busy => MESSAGE,
             Fault::Crash(..)
+            | Fault::Panic(..)
             | Fault::Pause(..)
             | Fault::Suspend(..)
             | Fault::Cut(..)
@@ -1326,14 +1349,11 @@ impl World {
             | Fault::FreezeWatch(..) => OTHER,
         };
         match fault {
-            Fault::Crash(at, ticks) => {
-                let life = self.nodes[at].life + 1;
-                let ranges = u16::try_from(self.tokens.len()).unwrap_or(0);
-                self.nodes[at] = Arc::new(Node::fresh(at, life, ranges));
-                if ticks > 0 {
-                    let message = self.message(at, What::Restart);
-                    self.push_later(ticks, message);
-                }
+            Fault::Crash(at, ticks) => self.crash(at, ticks),
+            Fault::Panic(at, ticks) => {
+                self.renewal(at, RenewalInput::GiveUp(Vec::new()));
+                let message = self.message(at, What::End(ticks));
+                self.push_later(PANIC_TICKS, message);
             }
             Fault::Pause(at, ticks) | Fault::Suspend(at, ticks) => {
                 let now = self.now;
