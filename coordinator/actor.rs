@@ -7,7 +7,7 @@ use actix::{
 };
 use coordinator_core::{
     Core, Effect, Epoch, Fatal, Happening, Hold, Holder, Holds, Input, NotSent, Offer, OwnLease,
-    Quarantine, RangeId, Refused, View, Written,
+    Quarantine, RangeId, Refused, View, Written, first_life,
 };
 use peer_proto::RangeState;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, oneshot, watch};
@@ -40,6 +40,9 @@ const FREEZE_GRACE: Duration = Duration::from_secs(1);
 
 /// Lists of all range Leases: 4096 of them take a second on a busy machine.
 const RANGES_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A pod's status that takes longer comes too late to shorten a wait.
+const POD_DEADLINE: Duration = Duration::from_secs(1);
 
 /// Happenings of each range that a slow listener may lag behind: the busiest moment, a takeover of all, fits.
 const HAPPENINGS_EACH: usize = 2;
@@ -278,6 +281,15 @@ impl Coordinator {
                     Input::Evicted {
                         name: lease.name,
                         result,
+                    }
+                });
+            }
+            Effect::AskPod { holder, pod } => {
+                let asked = self.host.has_ended(&pod, first_life(&holder.incarnation));
+                self.spawn(ctx, async move {
+                    match tokio::time::timeout(POD_DEADLINE, asked).await {
+                        Ok(true) => Input::ProvenDead(holder),
+                        Ok(false) | Err(_) => Input::NotProven(holder),
                     }
                 });
             }
@@ -722,6 +734,7 @@ fn log(happening: &Happening, held: usize) {
         Happening::Fenced => tracing::warn!(ranges = held, "{happening}"),
         Happening::SelfEvicted { .. }
         | Happening::Evicted { .. }
+        | Happening::FalseProof { .. }
         | Happening::Deprived { .. }
         | Happening::Damaged { .. }
         | Happening::Doubtful { .. }

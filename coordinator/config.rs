@@ -1,10 +1,16 @@
 //! What the flags say, and what they must not.
 
-use std::{net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    hash::{BuildHasher, Hasher},
+    net::IpAddr,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
-use coordinator_core::{MAX_RANGES, REPLICAS_MAX};
+use coordinator_core::{Gone, MAX_RANGES, REPLICAS_MAX};
 
-use crate::{Clock, Pulse, ServerFence, ServerFenceMode, Tracer};
+use crate::{Clock, InFlightMark, Pulse, ServerFence, ServerFenceMode, Tracer};
 
 /// A client jitters its renewals by at most this factor; a deadline must leave room for one more try.
 const RETRY_JITTER: f64 = 1.2;
@@ -134,6 +140,16 @@ pub struct Config {
     pub threads: Vec<(String, Pulse)>,
     /// How such a replica ends: the process, in the product.
     pub abort: fn(),
+    /// This process: the incarnation that it begins with.
+    pub process: String,
+    /// The pod that it runs in, `<namespace>/<name>`, whose status shows others its end; empty where there
+    /// is none.
+    pub pod: String,
+    /// The processes of this name that have ended for certain; `None` where nothing shows it.
+    pub gone: Option<Gone>,
+    /// Where this process notes, for its successor, whether anything of it is in flight; `None` where nothing
+    /// outlives it.
+    pub mark: Option<InFlightMark>,
     /// By which clock the fence closes.
     pub clock: Clock,
     /// The build, as in `0.1.0`.
@@ -168,11 +184,22 @@ impl Default for Config {
             interlock: None,
             threads: Vec::new(),
             abort: || std::process::abort(),
+            process: random_id(),
+            pod: String::new(),
+            gone: None,
+            mark: None,
             clock: Clock::boot(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             tracer: None,
         }
     }
+}
+
+/// 64 random bits: std seeds its hashers from the system's randomness.
+fn random_id() -> String {
+    let mut hasher = std::hash::RandomState::new().build_hasher();
+    hasher.write_u32(std::process::id());
+    format!("{:016x}", hasher.finish())
 }
 
 /// A flag with a value that cannot work.

@@ -1,6 +1,7 @@
 //! Whether a request may go out: read before each one, without a lock.
 
 use std::{
+    fmt,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -41,7 +42,7 @@ pub enum Fenced {
 pub enum EndCause {
     /// A thread does not run any more. The process aborts.
     Hang,
-    /// Code that must not panic has. The process aborts.
+    /// Code that must not panic has, or something failed that cannot. The process aborts.
     Panic,
     /// Anything else, such as an error that it cannot live with. The process ends in its own way.
     Other,
@@ -61,6 +62,32 @@ const UNGUARDED: u64 = u64::MAX;
 
 fn micros(time: Time) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX - 1)
+}
+
+/// Notes where it outlives this process whether anything of the process is in flight. What it was called with
+/// last must be what a reader finds; `false` where that could not be noted.
+#[derive(Clone)]
+pub struct InFlightMark(Arc<dyn Fn(bool) -> bool + Send + Sync>);
+
+impl InFlightMark {
+    /// Notes by this. Called under a lock, at each change.
+    pub fn new(note: impl Fn(bool) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(note))
+    }
+}
+
+impl fmt::Debug for InFlightMark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InFlightMark")
+    }
+}
+
+/// What is noted: something is in flight, from before the first write is sent until the last is over.
+#[derive(Debug)]
+struct Marked {
+    mark: InFlightMark,
+    /// Whether that is noted now. At first it is, until nothing is known to be.
+    in_flight: Mutex<bool>,
 }
 
 /// One per replica. The renewal thread moves the time on, the coordinator sets the epochs, everybody checks.
@@ -89,6 +116,8 @@ pub struct Fence {
     paused: AtomicBool,
     /// Writes that were sent and not answered yet.
     in_flight: AtomicUsize,
+    /// The same, noted for the next process, where there is a place for it.
+    marked: Option<Marked>,
     /// When a write was given up last that may still be executed, in microseconds by `clock`; 0 is never.
     given_up: AtomicU64,
     /// When the renewal thread checked last, in microseconds by `clock`; 0 before the first time.
@@ -130,6 +159,7 @@ impl Fence {
             noted_term: AtomicU64::new(0),
             paused: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
+            marked: None,
             given_up: AtomicU64::new(0),
             watched: AtomicU64::new(0),
             suspected: AtomicBool::new(false),
@@ -139,6 +169,44 @@ impl Fence {
             announcements: Announcements::default(),
             renewing: Pulse::default(),
             coordinating: Pulse::default(),
+        }
+    }
+
+    /// The same, which notes whether anything is in flight.
+    pub(crate) fn with_mark(self, mark: InFlightMark) -> Self {
+        let in_flight = Mutex::new(true);
+        Self {
+            marked: Some(Marked { mark, in_flight }),
+            ..self
+        }
+    }
+
+    /// Notes that something is in flight, before it is; `false` where that was not possible.
+    fn mark_in_flight(&self) -> bool {
+        let Some(marked) = &self.marked else {
+            return true;
+        };
+        let mut noted = marked
+            .in_flight
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *noted = *noted || (marked.mark.0)(true);
+        *noted
+    }
+
+    /// Notes that nothing is in flight, if that is so. What is counted from now on waits for the lock.
+    pub(crate) fn mark_if_still(&self) {
+        let Some(marked) = &self.marked else {
+            return;
+        };
+        let mut noted = marked
+            .in_flight
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if *noted && self.is_still() {
+            // Where it cannot be noted, the next write notes anyway that there is something.
+            (marked.mark.0)(false);
+            *noted = false;
         }
     }
 
@@ -237,6 +305,12 @@ impl Fence {
             answered: true,
         };
         self.check(range, epoch)?;
+        if !self.mark_in_flight() {
+            // The next process would rely on it.
+            let why = "it cannot be noted that writes are in flight".to_owned();
+            self.end(EndCause::Panic, why);
+            return Err(Fenced::Leaves);
+        }
         sending.answered = false;
         Ok(sending)
     }
@@ -431,7 +505,9 @@ impl Drop for Sending {
             let now = micros(self.fence.now()).max(1);
             self.fence.given_up.fetch_max(now, Ordering::SeqCst);
         }
-        self.fence.in_flight.fetch_sub(1, Ordering::SeqCst);
+        if self.fence.in_flight.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.fence.mark_if_still();
+        }
     }
 }
 

@@ -1,13 +1,6 @@
 //! Starting a coordinator, and what the node holds of it.
 
-use std::{
-    hash::{BuildHasher, Hasher},
-    io,
-    net::SocketAddr,
-    sync::Arc,
-    thread,
-    time::Duration,
-};
+use std::{io, net::SocketAddr, sync::Arc, thread, time::Duration};
 
 use actix::{Actor, Addr};
 use coordinator_core::{
@@ -234,7 +227,11 @@ pub async fn start(
 }
 
 fn fence_of(config: &Config) -> Fence {
-    Fence::by(config.clock.clone(), config.ranges, config.in_hand())
+    let fence = Fence::by(config.clock.clone(), config.ranges, config.in_hand());
+    match config.mark.clone() {
+        Some(mark) => fence.with_mark(mark),
+        None => fence,
+    }
 }
 
 struct CloseAtEnd(Arc<Fence>, watch::Sender<bool>);
@@ -325,6 +322,7 @@ async fn run(
         stale: false,
         ranges: config.ranges,
         server_fenced: config.server_fence.announces(),
+        pod: config.pod.as_str().into(),
         ..Status::default()
     };
     let passed = i64::try_from(fence.now().as_secs()).unwrap_or(0);
@@ -332,12 +330,13 @@ async fn run(
     let renewal = Renewal::new(
         RenewalConfig {
             name: config.replica_name.clone(),
-            incarnation: random_id(),
+            incarnation: config.process.clone(),
             lease_duration: config.lease_duration,
             renew_deadline: config.lease_renew_deadline,
             retry_period: config.lease_retry_period,
             epoch_second: config.slow_start_from(epoch_second),
             deaths_from: Some(epoch_second),
+            gone: config.gone.clone(),
         },
         status.clone(),
     );
@@ -447,9 +446,11 @@ fn wire(
         name: config.replica_name.clone(),
         address,
         pin,
+        pod: config.pod.as_str().into(),
         build: config.version.clone(),
         ranges: config.ranges,
         lease_duration: config.lease_duration,
+        late_write_max: config.in_hand(),
         retry_period: config.lease_retry_period,
         settle_time: config.settle_time,
         expected_replicas: config.expected_replicas,
@@ -553,6 +554,7 @@ pub fn assemble(
         stale: false,
         ranges: config.ranges,
         server_fenced: config.server_fence.announces(),
+        pod: config.pod.as_str().into(),
         ..Status::default()
     };
     // The clock may have begun long before this replica.
@@ -567,6 +569,7 @@ pub fn assemble(
             retry_period: config.lease_retry_period,
             epoch_second: config.slow_start_from(epoch_second),
             deaths_from: Some(epoch_second),
+            gone: config.gone.clone(),
         },
         status.clone(),
     );
@@ -818,13 +821,6 @@ impl Answers for ActorAnswers {
     async fn inspect(&self, asked: InspectRequest) -> Result<Vec<u8>, String> {
         self.host.inspect(asked).await
     }
-}
-
-/// 64 random bits: std seeds its hashers from the system's randomness.
-fn random_id() -> String {
-    let mut hasher = std::hash::RandomState::new().build_hasher();
-    hasher.write_u32(std::process::id());
-    format!("{:016x}", hasher.finish())
 }
 
 impl Handle {

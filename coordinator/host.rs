@@ -67,6 +67,15 @@ pub trait RangeHost: Send + Sync + 'static {
     }
     /// How far those of another replica have come. It may be wrong.
     fn peer_sees(&self, _replica: &str, _sights: Vec<Sight>) {}
+    /// Whether the status of a pod, `<namespace>/<name>`, proves that a process of a replica has ended, which
+    /// is named by the incarnation that it began with. `false` also where that could not be found out.
+    fn has_ended(
+        &self,
+        _pod: &str,
+        _process: &str,
+    ) -> Pin<Box<dyn Future<Output = bool> + Send + 'static>> {
+        Box::pin(std::future::ready(false))
+    }
     /// Which keys and ranges are treated with care from now on. Comes before the ranges that it names are
     /// gained.
     fn quarantine(&self, _quarantine: &Quarantine) {}

@@ -43,6 +43,8 @@ const FENCED: &str = "manifold.dev/fenced";
 const FINGERPRINTS: &str = "manifold.dev/fingerprints";
 /// Names of the members that do not answer this replica, separated by commas.
 const UNREACHABLE: &str = "manifold.dev/unreachable";
+/// The pod that the replica runs in, as `<namespace>/<name>`; empty where it runs in none.
+const POD: &str = "manifold.dev/pod";
 /// What it asks all members, as `<incarnation> <number> <ranges>`; empty without a question.
 const QUESTION: &str = "manifold.dev/question";
 /// What it knows of the questions of others, as `<incarnation> <holder>=<number>,… <ranges held>
@@ -65,6 +67,10 @@ pub(crate) const FIELD_MANAGER: &str = "manifold-coordinator";
 const WATCH_SECONDS: u32 = 290;
 
 /// A Lease of the fleet.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "moved once, into the view that keeps it"
+)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Liveness of a replica.
@@ -419,6 +425,7 @@ impl Leases {
             (DEATHS.to_owned(), lease.deaths.to_string()),
             (FINGERPRINTS.to_owned(), status.fingerprints.to_string()),
             (UNREACHABLE.to_owned(), status.unreachable.to_string()),
+            (POD.to_owned(), status.pod.to_string()),
             (QUESTION.to_owned(), text_of(status.question.as_deref())),
             (REPLIES.to_owned(), text_of(status.replies.as_deref())),
         ]);
@@ -538,6 +545,7 @@ pub fn decode(fleet: &str, lease: &Lease) -> Option<Found> {
             server_fenced: annotation(FENCED) == "true",
             fingerprints: annotation(FINGERPRINTS).into(),
             unreachable: annotation(UNREACHABLE).into(),
+            pod: annotation(POD).into(),
             question: Question::parse(annotation(QUESTION)).map(Arc::new),
             replies: Replies::parse(annotation(REPLIES)).map(Arc::new),
         },

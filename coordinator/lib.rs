@@ -30,11 +30,11 @@ pub use admission::PeerRefusal;
 pub use clock::Clock;
 pub use config::{Config, ConfigError, InterlockOptions};
 pub use coordinator_core::{
-    Care, EPOCH_END, Fatal, Happening, Hold, Holder, Holds, Member, Move, NotSent, Offer,
+    Care, EPOCH_END, Fatal, Gone, Happening, Hold, Holder, Holds, Member, Move, NotSent, Offer,
     Quarantine, REPLICAS_MAX, RangeLease, RangeOwner, ReplicaLease, Suspicion, View, ViewFence,
-    WORKING_MAX, Work, range_of,
+    WORKING_MAX, Work, first_life, range_of,
 };
-pub use fence::{End, EndCause, Fence, Fenced, Sending};
+pub use fence::{End, EndCause, Fence, Fenced, InFlightMark, Sending};
 pub use handle::{
     Assembled, Door, Drained, FatalError, Handle, Outside, StartError, assemble, start,
 };

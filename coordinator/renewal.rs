@@ -179,6 +179,7 @@ async fn run(
         fence.suspect(found.suspected);
         // What must be closed is: from here on time alone may close it.
         fence.watched(now);
+        fence.mark_if_still();
         if let Some(hung) = found.hung.filter(|_| fence.ending().is_none()) {
             let (thread, still) = (&threads[hung.thread].0, hung.still.as_millis());
             let why = format!("thread {thread} has not run for {still} ms");

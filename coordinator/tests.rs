@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use crate::{
-    Clock, Config, EndCause, Fence, Fenced,
+    Clock, Config, EndCause, Fence, Fenced, InFlightMark,
     lease::{Found, Leases, PEER_PIN},
     peer::{Answers, Calls, PeerService, Peers, serve},
     tls::{Tls, pin_of},
@@ -180,6 +180,7 @@ async fn a_replica_lease_survives_the_way_to_the_api_and_back() {
             server_fenced: true,
             fingerprints: "kubelet-serving=0a1b,root-ca=2c3d".into(),
             unreachable: "manifold-1,manifold-2".into(),
+            pod: "manifold-system/manifold-0".into(),
             question: Some(Arc::new(Question {
                 by: "0abc-2".to_owned(),
                 number: 3,
@@ -432,6 +433,45 @@ async fn a_fence_over_a_hung_thread_does_not_open_again() {
     fence.set_until(Some(fence.now() + Duration::from_secs(60)));
     assert!(!fence.is_open());
     assert_eq!(fence.check(1, 3), Err(Fenced::Closed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_in_flight_is_noted_before_it_is_sent_and_until_it_is_over() {
+    let noted = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let notes = Arc::clone(&noted);
+    let mark = InFlightMark::new(move |is| {
+        let mut notes = notes.lock().unwrap();
+        notes.push(is);
+        notes.len() < 6
+    });
+    let fence = Fence::new(4, Duration::from_secs(2)).with_mark(mark);
+    let fence = Arc::new(fence);
+    fence.set_epoch(1, Some(3));
+    fence.set_until(Some(fence.now() + Duration::from_secs(60)));
+    let noted = move || noted.lock().unwrap().clone();
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(noted().is_empty(), "so the file says it from its beginning");
+    fence.mark_if_still();
+    fence.mark_if_still();
+    assert_eq!(noted(), [false]);
+    let one = fence.sending(1, 3).unwrap();
+    let two = fence.sending(1, 3).unwrap();
+    assert_eq!(noted(), [false, true], "once");
+    one.answered();
+    assert_eq!(noted(), [false, true]);
+    two.answered();
+    assert_eq!(noted(), [false, true, false]);
+    assert!(fence.sending(2, 3).is_err());
+    assert_eq!(noted(), [false, true, false], "nothing was sent");
+    drop(fence.sending(1, 3).unwrap());
+    tokio::time::advance(Duration::from_millis(1999)).await;
+    fence.mark_if_still();
+    assert_eq!(noted(), [false, true, false, true], "it was given up");
+    tokio::time::advance(Duration::from_millis(1)).await;
+    fence.mark_if_still();
+    assert_eq!(noted(), [false, true, false, true, false]);
+    assert_eq!(fence.sending(1, 3).err(), Some(Fenced::Leaves));
+    assert!(fence.ending().is_some(), "it could not be noted");
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use std::{
 
 use controllers_kit::guard::is_guarded;
 
-use crate::actors::host::LateFence;
+use crate::{actors::host::LateFence, termination};
 
 /// Beyond the time in which the replica's end must come by itself, the process is aborted.
 const GRACE: Duration = Duration::from_secs(1);
@@ -33,6 +33,7 @@ pub fn end_process_on_panic(fence: Arc<LateFence>) {
             return; // The guard's caller logs it, with controller and key.
         }
         say(panic);
+        termination::add(&panic.to_string());
         let renews = thread::current().name() == Some(coordinator::RENEWAL_THREAD);
         if renews || !ends(&fence, panic) {
             process::abort();

@@ -7,7 +7,7 @@ use node::{
     args::{self, Parsed},
     ending,
     options::{Options, Surroundings},
-    registry, run, telemetry,
+    registry, run, telemetry, termination,
 };
 
 #[global_allocator]
@@ -25,7 +25,9 @@ fn main() -> ExitCode {
     match start(words) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            eprintln!("manifold: {}", why.replace('\n', " "));
+            let line = format!("manifold: {}", why.replace('\n', " "));
+            termination::add(&line);
+            eprintln!("{line}");
             ExitCode::FAILURE
         }
     }

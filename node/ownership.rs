@@ -174,6 +174,7 @@ fn notice(happening: &Happening, held: usize) -> Option<Notice> {
         }
         Happening::Evicted { .. } => (EventType::Normal, "Evicted"),
         Happening::Reopened { .. } => (EventType::Normal, "Reopened"),
+        Happening::FalseProof { .. } => (EventType::Warning, "FalseProofOfDeath"),
         Happening::Deprived { .. } => (EventType::Warning, "Deprived"),
         Happening::Standby { .. } => (EventType::Warning, "Standby"),
         Happening::Damaged { .. } => (EventType::Warning, "LeaseDamaged"),
@@ -201,6 +202,7 @@ fn word(happening: &Happening) -> &'static str {
         Happening::Reopened { .. } => "reopened",
         Happening::SelfEvicted { .. } => "self_evicted",
         Happening::Evicted { .. } => "evicted",
+        Happening::FalseProof { .. } => "false_proof",
         Happening::TookOver { .. } => "took_over",
         Happening::Received { .. } => "received",
         Happening::HandedOver { .. } => "handed_over",

@@ -4,7 +4,7 @@ use std::{
     collections::{HashMap, HashSet},
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Mutex, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -13,8 +13,8 @@ use std::{
 use ::http as http_types;
 use controllers_kit::{Descriptor, Factory, FlagValue, Flags, Runs};
 use coordinator::{
-    Config, Handle, HoldState, Holds, InterlockOptions, Pulse, RangeHost, ServerFence,
-    ServerFenceMode, View,
+    Config, Gone, Handle, HoldState, Holds, InFlightMark, InterlockOptions, Pulse, RangeHost,
+    ServerFence, ServerFenceMode, View,
 };
 use node_cache::{Api, Cache, Purpose, State};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
@@ -39,6 +39,7 @@ use crate::{
     gate::Fence,
     http::{self, Health, Kind},
     keys::{self, FileKeys},
+    lock::{self, Note, Taken},
     metrics::Metrics,
     node::{Node, Parts, Threads},
     options::{FleetOptions, Options, PeerTransport},
@@ -47,6 +48,7 @@ use crate::{
     server::Server,
     steer,
     telemetry::Telemetry,
+    termination::{self, Pods},
     trace::OfPeers,
 };
 
@@ -122,6 +124,7 @@ pub async fn run(
         );
     }
     let mut signals = Signals::listen()?;
+    let coordination = coordination(&options.fleet);
 
     // Everything that can be wrong with files and flags comes before anything is started.
     let source = Source {
@@ -254,6 +257,7 @@ pub async fn run(
 
     let result = own(
         &options,
+        coordination,
         leases,
         all_followed,
         apis.rare.kube(),
@@ -284,6 +288,7 @@ pub async fn run(
 #[allow(clippy::too_many_arguments)] // The parts of one process, handed on once.
 async fn own(
     options: &Options,
+    mut coordination: Config,
     leases: LeaseApis,
     followed: Vec<Arc<Followed>>,
     client: kube::Client,
@@ -300,7 +305,9 @@ async fn own(
 ) -> Result<(), Error> {
     let clients = Arc::new(move || leases.client());
     let host = Arc::clone(&node.host) as Arc<dyn RangeHost>;
-    let mut coordination = coordinator_config(&options.fleet);
+    let pods = Pods::new(client.clone());
+    let ask_pods = move |pod: &str, process: &str| pods.prove_end(pod, process);
+    node.host.ask_pods(Box::new(ask_pods));
     coordination.server_fence = Arc::clone(&server_fence);
     coordination.threads = threads;
     let traces = node.shared.traces.clone();
@@ -551,6 +558,54 @@ fn certificate_pem(der: &[u8]) -> String {
     pem::encode_config(&pem::Pem::new("CERTIFICATE", der), config)
 }
 
+/// How this process takes part, and what others and its successor will know it by: its container's
+/// termination message, and the lock.
+fn coordination(fleet: &FleetOptions) -> Config {
+    let mut config = coordinator_config(fleet);
+    let path = &fleet.termination_message;
+    if let Err(error) = termination::begin(path, std::process::id(), &config.process) {
+        tracing::warn!(
+            path = %path.display(), %error,
+            "no termination message can be written: should this process crash, others wait for --lease-duration"
+        );
+    }
+    if let Some(directory) = &fleet.lock_dir {
+        match lock::take(directory, &fleet.fleet, &fleet.replica, &config.process) {
+            Ok(Some(Taken { left, note })) => {
+                config.gone = Some(Gone {
+                    processes: left.processes,
+                    by: config.clock.now(),
+                    still: left.still,
+                });
+                config.mark = note.map(mark);
+            }
+            Err(why) => tracing::warn!(
+                "{why}; until then, should this process crash, the next one waits for --lease-duration"
+            ),
+            Ok(None) => tracing::warn!(
+                replica = fleet.replica,
+                directory = %directory.display(),
+                "another process has this replica's lock: if it ends, its Lease is waited for as any other"
+            ),
+        }
+    }
+    config
+}
+
+/// Notes in the lock file whether anything of this process is in flight.
+fn mark(note: Note) -> InFlightMark {
+    let failed = OnceLock::new();
+    InFlightMark::new(move |in_flight| {
+        let noted = note.set(in_flight);
+        if let Err(error) = &noted
+            && failed.set(()).is_ok()
+        {
+            tracing::error!(%error, "--lock-dir: the lock file cannot be written any more");
+        }
+        noted.is_ok()
+    })
+}
+
 fn coordinator_config(fleet: &FleetOptions) -> Config {
     let mut config = Config {
         replica_name: fleet.replica.clone(),
@@ -562,6 +617,7 @@ fn coordinator_config(fleet: &FleetOptions) -> Config {
         lease_retry_period: fleet.retry_period,
         settle_time: fleet.settle_time,
         slow_start_period: fleet.slow_start_period,
+        pod: fleet.pod.clone(),
         interlock: fleet.interlock.clone(),
         expected_replicas: fleet
             .expected_replicas

@@ -24,6 +24,7 @@ mod alone {
     mod rotation;
     mod statefulset;
     mod steering;
+    mod takeover;
     mod volumes;
     mod week;
 }

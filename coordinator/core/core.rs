@@ -30,7 +30,7 @@ use crate::{
     mutation::broken,
     placement::place_within,
     questions::{Question, Replies},
-    renewal::{OwnLease, OwnPhase},
+    renewal::{OwnLease, OwnPhase, RENEWALS_OF_THE_LIVING},
     ring::Ring,
     slow_start::Crashes,
 };
@@ -85,6 +85,20 @@ const OVERSIZED_PERIODS: u32 = 300;
 /// What is doubtful for a lease duration is reported, and again after each this many retry periods.
 const DOUBT_REPORT_PERIODS: u32 = 60;
 
+/// Who has not renewed for a retry period and this part of another is late: it may have ended.
+const LATE_PARTS: u32 = 3;
+
+/// Between two questions whether it has lies this part of a retry period …
+const POD_PARTS: u32 = 4;
+
+/// … and this number of members ask: one that hears of the end is enough, and a fleet of 50 is not to ask at
+/// once.
+const POD_READERS_MAX: usize = 3;
+
+/// Pods that one member asks for in a while. Where more replicas than this are late at once, it is no crash
+/// of a process but a zone or a network.
+const PODS_ASKED_MAX: usize = 8;
+
 /// The number of the question that only asks whether a member answers. Inquiries count from 1.
 const CONTACT_INQUIRY: u64 = 0;
 
@@ -100,12 +114,16 @@ pub struct Config {
     pub address: String,
     /// The key by which peers know it.
     pub pin: Option<Pin>,
+    /// The pod that it runs in, `<namespace>/<name>`; empty where there is none.
+    pub pod: Arc<str>,
     /// Its build, as in `0.1.0`.
     pub build: String,
     /// The fleet's number of ranges.
     pub ranges: u16,
     /// How long a replica may be silent.
     pub lease_duration: Duration,
+    /// How long the API server may still execute what a process has sent that has ended since.
+    pub late_write_max: Duration,
     /// Time between reads, and before anything that failed is tried again.
     pub retry_period: Duration,
     /// At a fleet's cold start no range is taken before membership has been still for so long …
@@ -167,6 +185,12 @@ impl<T> Eq for Memo<T> {}
 
 impl<T> std::hash::Hash for Memo<T> {
     fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
+}
+
+impl Seen {
+    fn holds(&self, holder: &Holder) -> bool {
+        self.lease.incarnation.as_ref() == Some(&holder.incarnation)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -237,8 +261,21 @@ struct Evicting {
     holder: Holder,
     /// Since when the holder was silent.
     since: Time,
+    /// Its process was proven to have ended.
+    proven: bool,
     /// Far away while an answer is awaited.
     retry_at: Time,
+}
+
+/// Something else than silence says that a replica's process has ended.
+///
+/// It does not make the process dead at once: what it had sent may still be executed. That wait also finds
+/// out proofs that are none, since a process that runs renews its Lease meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct DeathProof {
+    since: Time,
+    /// The version of the replica's Lease then.
+    version: Version,
 }
 
 /// Does any live member hold these? Asked of all before a range without a trustworthy Lease is taken.
@@ -404,7 +441,14 @@ pub struct Core {
     /// Lost its replica Lease otherwise than by compare-and-swap: it may live on and hold what no Lease shows
     /// any more. Nothing without a Lease is taken until they have had a lease duration to notice.
     vanished: BTreeMap<Holder, Time>,
-    proven_dead: BTreeSet<Holder>,
+    /// Holders of whom something else than silence says that they have ended.
+    proven_dead: BTreeMap<Holder, DeathProof>,
+    /// Those whose Lease changed after that, how often. A renewal may have been under way when the process
+    /// ended: it is asked for again. With the second one it lives, whatever is said.
+    disproven: BTreeMap<Holder, u32>,
+    /// Holders that are late, whose pods were asked for: when the next question is due, `None` while an
+    /// answer is awaited.
+    pods_asked: BTreeMap<Holder, Option<Time>>,
     evicting: BTreeMap<String, Evicting>,
 
     held: BTreeMap<RangeId, Held>,
@@ -485,7 +529,9 @@ impl Core {
             unproven: BTreeMap::new(),
             barred: BTreeMap::new(),
             vanished: BTreeMap::new(),
-            proven_dead: BTreeSet::new(),
+            proven_dead: BTreeMap::new(),
+            disproven: BTreeMap::new(),
+            pods_asked: BTreeMap::new(),
             evicting: BTreeMap::new(),
             held: BTreeMap::new(),
             claims: BTreeMap::new(),
@@ -591,6 +637,7 @@ impl Core {
             return;
         }
         self.forget_what_is_over(now);
+        self.weigh_the_proofs(out);
         self.note_who_is_current(now);
         self.read_on_time(now, out);
         self.join_or_refuse(now, out);
@@ -609,6 +656,7 @@ impl Core {
         self.open_the_fence_after_reading(now, out);
         self.retry_what_had_no_answer(now, out);
         if (self.is_open(now) || broken!(FencedDecides)) && !self.left {
+            self.ask_pods_of_the_late(now, out);
             self.evict_the_silent(now, out);
             self.bar_the_dead(now, out);
             let placed = self.placement(now);
@@ -738,12 +786,24 @@ impl Core {
                 result,
             } => self.deletion_ended(now, range, version, result),
             Input::ProvenDead(holder) => {
-                if self
-                    .replicas
-                    .get(&holder.name)
-                    .is_some_and(|seen| seen.lease.holder().as_ref() == Some(&holder))
-                {
-                    self.proven_dead.insert(holder);
+                // Of a Lease that has changed since it was asked for, it says nothing.
+                let asked = self.pods_asked.remove(&holder) == Some(None);
+                let is_late = |seen: &Seen| now.saturating_sub(seen.since) >= self.late_after();
+                let version = match self.replicas.get(&holder.name) {
+                    Some(seen) if asked && seen.holds(&holder) && is_late(seen) => {
+                        seen.lease.version
+                    }
+                    _ => return,
+                };
+                if !self.lives_whatever_is_said(&holder) {
+                    let since = now;
+                    let proof = DeathProof { since, version };
+                    self.proven_dead.entry(holder).or_insert(proof);
+                }
+            }
+            Input::NotProven(holder) => {
+                if let Some(asked) = self.pods_asked.get_mut(&holder) {
+                    *asked = Some(now + self.config.retry_period / POD_PARTS);
                 }
             }
             Input::Evicted { name, result } => self.eviction_ended(now, &name, result, out),
@@ -1024,6 +1084,8 @@ impl Core {
         self.ended.is_empty()
             && self.unproven.is_empty()
             && self.vanished.is_empty()
+            && self.proven_dead.is_empty()
+            && self.pods_asked.is_empty()
             && self.evicting.is_empty()
             && self.inquiry.is_none()
     }
@@ -1184,11 +1246,17 @@ impl Core {
             Written::Done(lease) => {
                 let evicted = self.evicting.remove(name);
                 self.see_replica(now, lease);
-                if let Some(Evicting { holder, since, .. }) = evicted {
-                    self.proven_dead.remove(&holder);
+                if let Some(Evicting {
+                    holder,
+                    since,
+                    proven,
+                    ..
+                }) = evicted
+                {
                     out.push(Effect::Happened(Happening::Evicted {
                         holder,
                         silent: now.saturating_sub(since),
+                        proven,
                     }));
                 }
             }
@@ -1794,6 +1862,7 @@ impl Core {
             server_fenced: self.server_fenced,
             fingerprints: Arc::clone(&self.fingerprints),
             unreachable: Arc::clone(&self.unreachable),
+            pod: Arc::clone(&self.config.pod),
             question: self.published_question(now),
             replies: self.replies.clone(),
         };
@@ -2197,13 +2266,94 @@ impl Core {
         }
     }
 
+    /// Drops proofs of death whose holders are gone, and those whose holders live on.
+    fn weigh_the_proofs(&mut self, out: &mut Vec<Effect>) {
+        let replicas = &self.replicas;
+        let seen = |holder: &Holder| {
+            let seen = replicas.get(&holder.name);
+            seen.filter(|seen| seen.holds(holder))
+        };
+        self.disproven.retain(|holder, _| seen(holder).is_some());
+        self.pods_asked.retain(|holder, _| seen(holder).is_some());
+        let disproven = &mut self.disproven;
+        self.proven_dead.retain(|holder, proof| {
+            let Some(seen) = seen(holder) else {
+                return false;
+            };
+            let is_same = seen.lease.version == proof.version || broken!(RenewalsDisproveNothing);
+            if !is_same {
+                let renewals = disproven.entry(holder.clone()).or_insert(0);
+                *renewals += 1;
+                if *renewals == RENEWALS_OF_THE_LIVING {
+                    let holder = holder.clone();
+                    out.push(Effect::Happened(Happening::FalseProof { holder }));
+                }
+            }
+            is_same
+        });
+    }
+
+    fn lives_whatever_is_said(&self, holder: &Holder) -> bool {
+        let renewals = self.disproven.get(holder);
+        renewals.is_some_and(|renewals| *renewals >= RENEWALS_OF_THE_LIVING)
+    }
+
+    /// Whether a holder that is proven to have ended can have nothing executed any more.
+    fn is_proven_dead(&self, now: Time, holder: &Holder) -> bool {
+        self.proven_dead.get(holder).is_some_and(|proof| {
+            now >= proof.since + self.config.late_write_max || broken!(ProofCountsAtOnce)
+        })
+    }
+
+    /// Who is late to renew may have ended, and the kubelet knows: the first members by name ask, again and
+    /// again, until the Lease is renewed or evicted.
+    fn ask_pods_of_the_late(&mut self, now: Time, out: &mut Vec<Effect>) {
+        let (me, patience) = (&self.config.name, self.late_after());
+        let is_late =
+            |name: &String, seen: &Seen| name != me && now.saturating_sub(seen.since) >= patience;
+        if self.pods_asked.is_empty()
+            && !self.replicas.iter().any(|(name, seen)| is_late(name, seen))
+        {
+            return;
+        }
+        let in_time = self
+            .replicas
+            .iter()
+            .filter(|(name, seen)| seen.lease.incarnation.is_some() && !is_late(name, seen));
+        let reads =
+            self.reads_good(now) && in_time.take(POD_READERS_MAX).any(|(name, _)| name == me);
+        let known = |holder: &Holder| {
+            self.proven_dead.contains_key(holder) || self.lives_whatever_is_said(holder)
+        };
+        let holders = self.replicas.iter().filter_map(|(name, seen)| {
+            let holder = seen.lease.holder().filter(|holder| !known(holder))?;
+            Some((name, seen, holder))
+        });
+        let holders: Vec<_> = holders.collect();
+        for (name, seen, holder) in holders {
+            let pod = &seen.lease.status.pod;
+            let waits = match self.pods_asked.get(&holder) {
+                None => self.pods_asked.len() >= PODS_ASKED_MAX,
+                Some(due) => due.is_none_or(|due| due > now),
+            };
+            if !is_late(name, seen) {
+                // An answer that is on its way finds nothing to put off.
+                self.pods_asked.remove(&holder);
+            } else if reads && !pod.is_empty() && !waits {
+                self.pods_asked.insert(holder.clone(), None);
+                let pod = Arc::clone(pod);
+                out.push(Effect::AskPod { holder, pod });
+            }
+        }
+    }
+
+    /// Without a renewal for so long a replica is late.
+    fn late_after(&self) -> Duration {
+        self.config.retry_period + self.config.retry_period / LATE_PARTS
+    }
+
     fn evict_the_silent(&mut self, now: Time, out: &mut Vec<Effect>) {
         let reads_good = self.reads_good(now);
-        self.proven_dead.retain(|holder| {
-            self.replicas
-                .get(&holder.name)
-                .is_some_and(|seen| seen.lease.holder().as_ref() == Some(holder))
-        });
         for (name, seen) in &self.replicas {
             let Some(holder) = seen.lease.holder() else {
                 continue;
@@ -2218,11 +2368,12 @@ impl Core {
                 .evicting
                 .get(name)
                 .is_some_and(|evicting| evicting.retry_at > now);
-            if *name != self.config.name && (silent || self.proven_dead.contains(&holder)) && !waits
-            {
+            let proven = self.is_proven_dead(now, &holder);
+            if *name != self.config.name && (silent || proven) && !waits {
                 let evicting = Evicting {
                     holder,
                     since: seen.since,
+                    proven,
                     retry_at: Time::MAX,
                 };
                 self.evicting.insert(name.clone(), evicting);
@@ -2865,9 +3016,21 @@ impl Core {
                 .filter_map(|asked| asked.retry_at)
                 .for_each(&mut sooner);
         }
-        self.replicas
+        let late = self.late_after();
+        for seen in self.replicas.values() {
+            sooner(seen.since + self.config.lease_duration);
+            if !seen.lease.status.pod.is_empty() {
+                sooner(seen.since + late);
+            }
+        }
+        self.pods_asked
             .values()
-            .for_each(|seen| sooner(seen.since + self.config.lease_duration));
+            .flatten()
+            .copied()
+            .for_each(&mut sooner);
+        self.proven_dead
+            .values()
+            .for_each(|proof| sooner(proof.since + self.config.late_write_max));
         let grace = self.config.retry_period / SHORT_PARTS;
         self.ended
             .values()

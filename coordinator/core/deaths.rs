@@ -210,8 +210,8 @@ impl fmt::Display for Deaths {
     }
 }
 
-/// Lives of one process are `<id>`, `<id>-1`, `<id>-2` …
-fn first_life(incarnation: &str) -> &str {
+/// The process whose life this is. Lives of one process are `<id>`, `<id>-1`, `<id>-2` …
+pub fn first_life(incarnation: &str) -> &str {
     let (first, _) = incarnation.split_once('-').unwrap_or((incarnation, ""));
     first
 }

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    sync::Arc,
     time::Duration,
 };
 
@@ -93,6 +94,8 @@ pub enum Input {
     },
     /// Something other than silence proves that a replica's process has ended.
     ProvenDead(Holder),
+    /// Its pod does not say that this replica has ended, or could not be read.
+    NotProven(Holder),
     /// What came of an eviction.
     Evicted {
         /// Whose Lease.
@@ -213,6 +216,14 @@ pub enum Effect {
     ReadRange(RangeId),
     /// Write a replica Lease without its holder, if it still has this version. Answer: `Evicted`.
     Evict(ReplicaLease),
+    /// Ask whether the process of a replica that is late to renew has ended, by what the kubelet says of its
+    /// pod. Answer: `ProvenDead` or `NotProven`.
+    AskPod {
+        /// Whose.
+        holder: Holder,
+        /// Which pod, `<namespace>/<name>`.
+        pod: Arc<str>,
+    },
     /// Let the API server refuse whatever this holder, who is dead, may still send. Answer: `Barred`, within
     /// a bound.
     Bar {
@@ -404,6 +415,13 @@ pub enum Happening {
         holder: Holder,
         /// How long it had been silent.
         silent: Duration,
+        /// Its process was proven to have ended.
+        proven: bool,
+    },
+    /// A replica renews though its process was said to have ended.
+    FalseProof {
+        /// Which.
+        holder: Holder,
     },
     /// A range was taken without a handoff.
     TookOver {
@@ -563,9 +581,20 @@ impl fmt::Display for Happening {
                     ranges.len()
                 )
             }
-            Self::Evicted { holder, silent } => {
-                write!(f, "evicted {holder}, silent for {} ms", silent.as_millis())
+            Self::Evicted {
+                holder,
+                silent,
+                proven,
+            } => {
+                let proven = if *proven { " and proven dead" } else { "" };
+                let silent = silent.as_millis();
+                write!(f, "evicted {holder}, silent for {silent} ms{proven}")
             }
+            Self::FalseProof { holder } => write!(
+                f,
+                "{holder} renews its Lease though its pod's status says that its process has ended: the status counts \
+                 for nothing; does the container runtime report ends that have not happened?"
+            ),
             Self::TookOver {
                 range,
                 epoch,

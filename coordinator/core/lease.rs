@@ -150,6 +150,9 @@ pub struct Status {
     pub fingerprints: Arc<str>,
     /// Names of the members that do not answer it, separated by commas. Nobody decides by it.
     pub unreachable: Arc<str>,
+    /// The pod that it runs in, `<namespace>/<name>`: its status says when the replica's process has ended.
+    /// Empty where there is none.
+    pub pod: Arc<str>,
     /// What it asks all members, while some do not answer by gRPC.
     pub question: Option<Arc<Question>>,
     /// What it knows of the questions of others; `None` where the build reads none.

@@ -32,7 +32,7 @@ mod watchdog;
 pub use crate::{
     core::{Config, Core, Member, Move, REPLICAS_MAX, RangeOwner, View, ViewFence},
     deaths::{
-        Care, Death, Deaths, Quarantine, Suspicion, WORK_BYTES_MAX, WORKING_MAX, Work,
+        Care, Death, Deaths, Quarantine, Suspicion, WORK_BYTES_MAX, WORKING_MAX, Work, first_life,
         parse_dead_owners,
     },
     ending::{Ending, EndingStep},
@@ -46,7 +46,9 @@ pub use crate::{
     },
     placement::{Weights, place, place_within},
     questions::{Question, Replies},
-    renewal::{OwnLease, OwnPhase, Regained, Renewal, RenewalConfig, RenewalEffect, RenewalInput},
+    renewal::{
+        Gone, OwnLease, OwnPhase, Regained, Renewal, RenewalConfig, RenewalEffect, RenewalInput,
+    },
     ring::{MAX_RANGES, Ring, VIRTUAL_NODES, range_of},
     slow_start::Crashes,
     watchdog::{Findings, GAP_MAX, Hung, Sign, Watchdog},

@@ -153,6 +153,12 @@ mutations! {
     EndsWithLateWrites,
     /// A replica that ends by itself releases its Lease with an open fence.
     ReleasesWithAnOpenFence,
+    /// Who is said to have ended is evicted at once.
+    ProofCountsAtOnce,
+    /// A restarted replica replaces the process before while its last writes may still be executed.
+    PredecessorIsTakenAtOnce,
+    /// A replica that renews after it was said to have ended counts as dead all the same.
+    RenewalsDisproveNothing,
 }
 
 #[cfg(test)]
@@ -170,6 +176,7 @@ impl Mutation {
         Self::GapIsForgotten,
         Self::HangsWithoutATrace,
         Self::EndsWithLateWrites,
+        Self::PredecessorIsTakenAtOnce,
     ];
 
     /// Those of the hold of the manager's Lease, which the model of the ownership protocol has not.

@@ -5,7 +5,7 @@
 //! compare-and-swap a lease duration after the last renewal knows that the fence has closed.
 
 use crate::{
-    deaths::{Death, Deaths, Work},
+    deaths::{Death, Deaths, Work, first_life},
     lease::{ReplicaLease, Status, Time, Version, Written},
     mutation::broken,
     slow_start::Crashes,
@@ -13,7 +13,7 @@ use crate::{
 
 /// A dead process may have had one renewal under way, and somebody may have touched its Lease; two are a sign
 /// of life.
-const RENEWALS_OF_THE_LIVING: u32 = 2;
+pub(crate) const RENEWALS_OF_THE_LIVING: u32 = 2;
 
 /// A retry period has this many renewals at most, however much is announced.
 const ANNOUNCEMENTS_EACH_PERIOD: u32 = 50;
@@ -36,6 +36,20 @@ pub struct RenewalConfig {
     pub epoch_second: Option<i64>,
     /// The same where deaths are recorded, with the keys that were in flight; `None` where they are not.
     pub deaths_from: Option<i64>,
+    /// The processes of this name that have ended for certain; `None` where nothing shows it.
+    pub gone: Option<Gone>,
+}
+
+/// Processes that have ended, by something that only the end of a process brings about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Gone {
+    /// The first incarnation of each.
+    pub processes: Vec<String>,
+    /// They had ended by then.
+    pub by: Time,
+    /// The last of them had nothing in flight when it ended, nor had it given up anything that the API server
+    /// may still execute.
+    pub still: bool,
 }
 
 /// Where the own Lease stands.
@@ -216,6 +230,12 @@ impl Renewal {
             announce: false,
             over: None,
         }
+    }
+
+    /// These processes of its name have ended.
+    #[cfg(test)]
+    pub(crate) fn set_gone(&mut self, gone: Gone) {
+        self.config.gone = Some(gone);
     }
 
     /// The present incarnation.
@@ -470,25 +490,16 @@ impl Renewal {
                     renewals += 1;
                 }
                 let waited = |from: Time| now.saturating_sub(from) >= self.config.lease_duration;
-                if waited(since) {
-                    // Replacing the holder evicts it: its renewal is a compare-and-swap on the same object.
-                    if let Some(second) = second {
-                        self.deaths.push(Death {
-                            second,
-                            incarnation: holder.clone(),
-                            working: working.unwrap_or_default(),
-                        });
-                    }
-                    self.ended.push(holder);
-                    State::Acquire {
-                        version: Some(version),
-                    }
+                let over = self.is_over_at(&holder, since, renewals);
+                if waited(since) || over.is_some_and(|over| now >= over) {
+                    self.replace(second, holder, version, working)
                 } else if renewals >= RENEWALS_OF_THE_LIVING && waited(first) {
                     State::NameTaken { other: holder }
                 } else {
                     self.next_at = now + self.config.retry_period;
                     if renewals < RENEWALS_OF_THE_LIVING {
-                        self.next_at = self.next_at.min(since + self.config.lease_duration);
+                        let end = since + self.config.lease_duration;
+                        self.next_at = self.next_at.min(over.unwrap_or(end)).min(end);
                     }
                     State::Wait {
                         version,
@@ -500,17 +511,70 @@ impl Renewal {
                 }
             }
             (_, Some(other), Some(version)) => {
-                self.next_at = now + self.config.retry_period;
-                State::Wait {
-                    version,
-                    other,
-                    since: now,
-                    first: now,
-                    renewals: 0,
+                let over = self.is_over_at(&other, now, 0);
+                if over.is_some_and(|over| now >= over) {
+                    self.replace(second, other, version, working)
+                } else {
+                    let next = now + self.config.retry_period;
+                    self.next_at = next.min(over.unwrap_or(next));
+                    State::Wait {
+                        version,
+                        other,
+                        since: now,
+                        first: now,
+                        renewals: 0,
+                    }
                 }
             }
             (_, _, version) => State::Acquire { version },
         };
+    }
+
+    /// When nothing of a holder of this Lease can be executed any more that has ended for certain, where its
+    /// Lease changed last at `since`, after this number of changes: a renewal may have been under way when it
+    /// ended, two show that it has not.
+    fn is_over_at(&self, holder: &str, since: Time, renewals: u32) -> Option<Time> {
+        let gone = self.config.gone.as_ref()?;
+        let process = first_life(holder);
+        if renewals >= RENEWALS_OF_THE_LIVING || !gone.processes.iter().any(|one| one == process) {
+            return None;
+        }
+        let config = &self.config;
+        let ended = match renewals {
+            0 => gone.by,
+            // Who lives has renewed again by then.
+            _ => gone
+                .by
+                .max(since + config.retry_period + config.retry_period / 3),
+        };
+        let is_last = gone.processes.last().is_some_and(|last| last == process);
+        let is_still = (gone.still && is_last) || broken!(PredecessorIsTakenAtOnce);
+        let late = match is_still {
+            true => Time::ZERO,
+            false => config.lease_duration.saturating_sub(config.renew_deadline),
+        };
+        Some(ended + late)
+    }
+
+    /// Replacing a holder evicts it: its renewal is a compare-and-swap on the same object.
+    fn replace(
+        &mut self,
+        second: Option<i64>,
+        holder: String,
+        version: Version,
+        working: Option<Vec<Work>>,
+    ) -> State {
+        if let Some(second) = second {
+            self.deaths.push(Death {
+                second,
+                incarnation: holder.clone(),
+                working: working.unwrap_or_default(),
+            });
+        }
+        self.ended.push(holder);
+        State::Acquire {
+            version: Some(version),
+        }
     }
 
     /// Notes whether the life before has left. Whoever leaves says so (draining) before it gives the Lease

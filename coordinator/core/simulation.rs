@@ -9,9 +9,9 @@ use std::{
 };
 
 use crate::{
-    Config, Core, Effect, Epoch, Happening, Holder, Input, NotSent, Offer, OwnPhase, RangeId,
+    Config, Core, Effect, Epoch, Gone, Happening, Holder, Input, NotSent, Offer, OwnPhase, RangeId,
     RangeLease, Renewal, RenewalConfig, RenewalEffect, RenewalInput, ReplicaLease, Status, Time,
-    Version, Written,
+    Version, Written, deaths::first_life,
 };
 
 const LEASE_DURATION: Duration = Duration::from_secs(5);
@@ -43,6 +43,7 @@ impl Random {
     }
 }
 
+#[allow(clippy::large_enum_variant, reason = "few, in a test")]
 #[derive(Clone, Debug)]
 enum Change {
     Replica(ReplicaLease),
@@ -127,6 +128,7 @@ enum Ask {
     Claim(Option<Version>, RangeLease),
     Swap(Version, RangeLease),
     Delete(RangeId, Version),
+    Pod(Holder),
 }
 
 #[derive(Clone, Debug)]
@@ -231,13 +233,23 @@ impl World {
 
     fn fresh(&mut self, at: usize, life: u32) -> Node {
         let name = format!("r-{at}");
+        // Clocks that differ by up to a tenth: the margin between deadline and duration bears far more.
+        let rate = 0.95 + f64::from(u32::try_from(self.random.below(100)).unwrap_or(0)) / 1000.0;
+        // Where a lock proves to a restarted process that those before it have ended: at every other replica.
+        let gone = at.is_multiple_of(2).then(|| Gone {
+            processes: (0..life).map(|life| format!("i{life}")).collect(),
+            by: self.now.mul_f64(rate),
+            still: !life.is_multiple_of(2),
+        });
         let core = Core::new(Config {
             name: name.clone(),
             address: format!("{name}:1"),
             pin: None,
+            pod: name.as_str().into(),
             build: "0.1.0".to_owned(),
             ranges: self.ranges,
             lease_duration: LEASE_DURATION,
+            late_write_max: LEASE_DURATION - RENEW_DEADLINE,
             retry_period: RETRY_PERIOD,
             settle_time: Duration::from_secs(1),
             expected_replicas: None,
@@ -257,6 +269,7 @@ impl World {
             retry_period: RETRY_PERIOD,
             epoch_second: None,
             deaths_from: Some(0),
+            gone,
         };
         let status = Status {
             address: format!("r-{at}:1"),
@@ -269,8 +282,7 @@ impl World {
             alive: false,
             stalled_until: Time::ZERO,
             cut_off: false,
-            // Clocks that differ by up to a tenth: the margin between deadline and duration bears far more.
-            rate: 0.95 + f64::from(u32::try_from(self.random.below(100)).unwrap_or(0)) / 1000.0,
+            rate,
             core,
             renewal: Renewal::new(config, status),
             open_until: None,
@@ -493,6 +505,7 @@ impl World {
             Effect::ReadReplicas => self.ask(node, Ask::Replicas(clock)),
             Effect::ReadRanges => self.ask(node, Ask::Ranges(clock)),
             Effect::ReadRange(range) => self.ask(node, Ask::Range(range)),
+            Effect::AskPod { holder, .. } => self.ask(node, Ask::Pod(holder)),
             Effect::Evict(lease) => self.ask(node, Ask::Evict(lease)),
             // The store here cannot fence.
             Effect::Bar { holder, .. } => {
@@ -792,6 +805,13 @@ impl World {
                     result: Ok(same),
                 })
             }
+            Ask::Pod(holder) => {
+                let ended = self.has_ended(&holder) || (self.faulty() && self.random.one_in(10));
+                What::Core(match ended {
+                    true => Input::ProvenDead(holder),
+                    false => Input::NotProven(holder),
+                })
+            }
         };
         if self.nodes[node].life == life
             && self.nodes[node].alive
@@ -851,7 +871,17 @@ impl World {
                     result: Err(()),
                 },
             ),
+            Ask::Pod(holder) => self.core(node, Input::NotProven(holder)),
         }
+    }
+
+    /// What a kubelet knows.
+    fn has_ended(&self, holder: &Holder) -> bool {
+        let lives = |node: &Node| {
+            node.alive && first_life(&holder.incarnation) == format!("i{}", node.life)
+        };
+        let node = (0..self.nodes.len()).find(|at| format!("r-{at}") == holder.name);
+        !node.is_some_and(|at| lives(&self.nodes[at]))
     }
 
     fn watch(&mut self, node: usize) {

@@ -9,8 +9,8 @@ use std::{
 use proptest::prelude::*;
 
 use crate::{
-    Care, Config, Core, Crashes, Death, Deaths, EPOCH_END, Effect, Epoch, Fatal, Happening, Holder,
-    Input, NotSent, Offer, OwnLease, OwnPhase, Question, REPLICAS_MAX, RangeId, RangeLease,
+    Care, Config, Core, Crashes, Death, Deaths, EPOCH_END, Effect, Epoch, Fatal, Gone, Happening,
+    Holder, Input, NotSent, Offer, OwnLease, OwnPhase, Question, REPLICAS_MAX, RangeId, RangeLease,
     Refused, Regained, Renewal, RenewalConfig, RenewalEffect, RenewalInput, ReplicaLease, Replies,
     Ring, Status, Time, Version, Weights, Work, Written,
     mutation::{self, Mutation},
@@ -365,6 +365,7 @@ fn upon(lease: &ReplicaLease, waits: bool) -> Status {
             retry_period: secs(1),
             epoch_second: Some(1000),
             deaths_from: Some(1000),
+            gone: None,
         },
         status(),
     );
@@ -617,6 +618,7 @@ fn renewal() -> Renewal {
             retry_period: secs(1),
             epoch_second: None,
             deaths_from: None,
+            gone: None,
         },
         status(),
     )
@@ -665,6 +667,7 @@ fn acquired(found: &ReplicaLease, incarnation: &str) -> ReplicaLease {
         retry_period: secs(1),
         epoch_second: None,
         deaths_from: Some(1000),
+        gone: None,
     };
     let mut renewal = Renewal::new(config, status());
     renewal.step(secs(10), RenewalInput::Join);
@@ -819,6 +822,7 @@ fn given_up(working: &Work) -> ReplicaLease {
         retry_period: secs(1),
         epoch_second: None,
         deaths_from: Some(1000),
+        gone: None,
     };
     let mut renewal = Renewal::new(config, status());
     renewal.step(secs(10), RenewalInput::Join);
@@ -1130,9 +1134,11 @@ impl Bench {
             name: "a".to_owned(),
             address: "a:1".to_owned(),
             pin: None,
+            pod: "system/a".into(),
             build: "0.1.0".to_owned(),
             ranges: 4,
             lease_duration: secs(5),
+            late_write_max: secs(2),
             retry_period: secs(1),
             settle_time: secs(1),
             expected_replicas: None,
@@ -1440,6 +1446,20 @@ fn a_silent_replica_is_evicted_after_a_lease_duration_and_only_then_its_ranges_a
     assert_eq!(claims(&effects), [(2, 2), (3, 2)]);
 }
 
+#[test]
+fn a_silent_replica_is_evicted_when_the_wait_ends_and_not_with_the_next_read() {
+    let mut bench = half_and_half();
+    bench.pass(4, &["b"]);
+    bench.now += millis(600);
+    bench.own(true);
+    bench.read();
+    bench.now = millis(104_999);
+    assert_eq!(evictions(&bench.step(Input::Tick)), Vec::<String>::new());
+    assert_eq!(bench.core.wake_at(bench.now), millis(105_000));
+    bench.now = millis(105_000);
+    assert_eq!(evictions(&bench.step(Input::Tick)), ["b"]);
+}
+
 /// Evicts `b`, which has fallen silent; what its ranges' claims list as dead owners.
 fn dead_owners_listed(bench: &mut Bench, files_deaths: bool) -> Vec<(RangeId, Vec<Holder>)> {
     let effects = bench.pass(5, &["b"]);
@@ -1620,7 +1640,7 @@ fn an_eviction_is_told_though_the_watch_was_quicker_than_its_answer() {
         result: Written::Done(evicted),
     });
     let told = |effect: &Effect| {
-        matches!(effect, Effect::Happened(Happening::Evicted { holder, silent })
+        matches!(effect, Effect::Happened(Happening::Evicted { holder, silent, .. })
             if *holder == Holder::new("b", "b1") && *silent >= secs(5))
     };
     assert!(effects.iter().any(told), "{effects:?}");
@@ -1652,16 +1672,248 @@ fn behind_a_closed_fence_a_claim_waits() {
     assert_eq!(claims(&claimed), [(2, 2), (3, 2)]);
 }
 
+/// `b` runs in a pod, as of its Lease; it was seen to renew 100 s after the start.
+fn half_in_a_pod(others: &[&str]) -> Bench {
+    let mut bench = half_and_half();
+    for name in others {
+        bench.version += 1;
+        let lease = replica(name, bench.version, Some(&format!("{name}1")));
+        bench.replicas.insert((*name).to_owned(), lease);
+    }
+    bench.version += 1;
+    let mut lease = bench.replicas["b"].clone();
+    lease.version = bench.version;
+    lease.status.pod = "system/b".into();
+    bench.replicas.insert("b".to_owned(), lease);
+    bench.read();
+    bench
+}
+
+fn at(bench: &mut Bench, at: u64) -> Vec<Effect> {
+    bench.now = millis(at);
+    let mut effects = bench.own(true);
+    effects.extend(bench.step(Input::Tick));
+    effects
+}
+
+fn pods_asked(effects: &[Effect]) -> Vec<&str> {
+    let mut asked = Vec::new();
+    for effect in effects {
+        if let Effect::AskPod { pod, .. } = effect {
+            asked.push(&**pod);
+        }
+    }
+    asked
+}
+
 #[test]
-fn a_proof_of_death_shortens_the_wait() {
-    let mut bench = half_and_half();
-    let effects = bench.step(Input::ProvenDead(Holder::new("b", "b1")));
-    assert_eq!(evictions(&effects), ["b"]);
-    let mut bench = half_and_half();
+fn the_pod_of_a_replica_is_asked_for_while_that_is_late_and_nothing_is_proven() {
+    let b = Holder::new("b", "b1");
+    let mut bench = half_in_a_pod(&[]);
+    assert_eq!(pods_asked(&at(&mut bench, 101_300)), Vec::<&str>::new());
+    assert_eq!(pods_asked(&at(&mut bench, 101_334)), ["system/b"]);
     assert_eq!(
-        evictions(&bench.step(Input::ProvenDead(Holder::new("b", "b0")))),
-        Vec::<String>::new()
+        pods_asked(&at(&mut bench, 101_700)),
+        Vec::<&str>::new(),
+        "one question at a time"
     );
+    bench.step(Input::NotProven(b.clone()));
+    assert_eq!(pods_asked(&at(&mut bench, 101_949)), Vec::<&str>::new());
+    assert_eq!(pods_asked(&at(&mut bench, 101_950)), ["system/b"]);
+    bench.step(Input::ProvenDead(b.clone()));
+    assert_eq!(pods_asked(&at(&mut bench, 103_000)), Vec::<&str>::new());
+
+    // It renews.
+    let mut bench = half_in_a_pod(&[]);
+    assert_eq!(pods_asked(&at(&mut bench, 101_400)), ["system/b"]);
+    bench.pass(1, &[]);
+    bench.step(Input::NotProven(b));
+    assert_eq!(pods_asked(&at(&mut bench, 103_600)), Vec::<&str>::new());
+    assert_eq!(pods_asked(&at(&mut bench, 103_734)), ["system/b"]);
+
+    // Others ask, as long as there are as many as is needed.
+    let mut bench = half_in_a_pod(&["0", "1", "2"]);
+    bench.pass(2, &["b"]);
+    assert_eq!(pods_asked(&at(&mut bench, 102_001)), Vec::<&str>::new());
+    let mut bench = half_in_a_pod(&["0", "1", "2"]);
+    let effects = bench.pass(2, &["b", "1"]);
+    assert_eq!(pods_asked(&effects), ["system/b"]);
+
+    // Many are late at once.
+    let many: Vec<String> = (10..30).map(|number| format!("c{number}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let mut bench = half_in_a_pod(&many);
+    for name in &many {
+        let lease = bench.replicas.get_mut(*name).unwrap();
+        lease.status.pod = format!("system/{name}").into();
+    }
+    bench.pass(1, &["b"]);
+    let effects = bench.pass(2, &[&["b"][..], many.as_slice()].concat());
+    let asked = pods_asked(&effects);
+    assert_eq!(
+        (asked.len(), asked[..2].to_vec()),
+        (8, vec!["system/b", "system/c10"])
+    );
+    let effects = bench.step(Input::ProvenDead(Holder::new("c10", "c101")));
+    assert_eq!(pods_asked(&effects), ["system/c17"], "the next one");
+
+    // What one's own reads do not show is nobody's silence.
+    let mut bench = half_in_a_pod(&[]);
+    bench.step(Input::ReplicasFailed);
+    assert_eq!(pods_asked(&at(&mut bench, 102_000)), Vec::<&str>::new());
+}
+
+#[test]
+fn a_proof_of_death_shortens_the_wait_to_what_may_still_be_executed() {
+    let proof = || Input::ProvenDead(Holder::new("b", "b1"));
+    let none = Vec::<String>::new();
+    let mut bench = half_in_a_pod(&[]);
+    assert_eq!(pods_asked(&at(&mut bench, 101_400)), ["system/b"]);
+    assert_eq!(evictions(&bench.step(proof())), none);
+    assert_eq!(evictions(&at(&mut bench, 102_000)), none);
+    // Said again, it is no later.
+    bench.step(proof());
+    assert_eq!(evictions(&at(&mut bench, 103_399)), none);
+    assert_eq!(bench.core.wake_at(bench.now), millis(103_400));
+    assert_eq!(evictions(&at(&mut bench, 103_400)), ["b"]);
+
+    // A life of before, or somebody else's.
+    let mut bench = half_in_a_pod(&[]);
+    at(&mut bench, 101_400);
+    bench.step(Input::ProvenDead(Holder::new("b", "b0")));
+    bench.step(Input::ProvenDead(Holder::new("c", "b1")));
+    assert_eq!(evictions(&at(&mut bench, 104_999)), none);
+
+    // It has renewed since it was asked for.
+    let mut bench = half_in_a_pod(&[]);
+    bench.pass(1, &["b"]);
+    assert_eq!(pods_asked(&at(&mut bench, 101_400)), ["system/b"]);
+    bench.pass(1, &[]);
+    bench.step(proof());
+    assert_eq!(evictions(&at(&mut bench, 104_400)), none);
+
+    // A renewal was on its way when the process ended: the pod is asked for again.
+    let mut bench = half_in_a_pod(&[]);
+    at(&mut bench, 101_400);
+    bench.step(proof());
+    bench.now = millis(101_000);
+    bench.pass(1, &[]);
+    let effects = at(&mut bench, 103_400);
+    assert_eq!(evictions(&effects), none);
+    assert_eq!(pods_asked(&effects), ["system/b"]);
+    bench.step(proof());
+    assert_eq!(evictions(&at(&mut bench, 105_399)), none);
+    assert_eq!(evictions(&at(&mut bench, 105_400)), ["b"]);
+}
+
+#[test]
+fn who_renews_after_it_was_said_to_be_dead_lives() {
+    let b = Holder::new("b", "b1");
+    let run = || {
+        let mut bench = half_in_a_pod(&[]);
+        let mut effects = Vec::new();
+        for _ in 0..5 {
+            effects.extend(bench.pass(2, &["b"]));
+            effects.extend(bench.step(Input::ProvenDead(b.clone())));
+            effects.extend(bench.pass(2, &[]));
+        }
+        effects
+    };
+    let effects = run();
+    assert_eq!(evictions(&effects), Vec::<String>::new());
+    let said = |effect: &&Effect| matches!(effect, Effect::Happened(Happening::FalseProof { holder }) if *holder == b);
+    assert_eq!(effects.iter().filter(said).count(), 1);
+    mutation::set(Some(Mutation::RenewalsDisproveNothing));
+    let effects = run();
+    mutation::set(None);
+    assert_ne!(evictions(&effects), Vec::<String>::new());
+}
+
+/// When a process that comes upon a silent Lease of a process before takes it over, in milliseconds from its
+/// start; it sees the Lease first 300 ms after that, and later changes of it.
+fn takes_over(holder: &str, changes: &[u64], gone: Option<Gone>) -> Option<u64> {
+    let config = RenewalConfig {
+        name: "a".to_owned(),
+        incarnation: "a9".to_owned(),
+        lease_duration: secs(5),
+        renew_deadline: secs(3),
+        retry_period: secs(1),
+        epoch_second: None,
+        deaths_from: Some(1000),
+        gone,
+    };
+    let mut renewal = Renewal::new(config, status());
+    let mut effects = renewal.step(millis(300), RenewalInput::Join);
+    for now in 300..12_000 {
+        effects.extend(renewal.step(millis(now), RenewalInput::Tick));
+        while let Some(effect) = effects.pop() {
+            match effect {
+                RenewalEffect::Read => {
+                    let changed = changes.iter().filter(|change| **change <= now).count();
+                    let version = 10 + u64::try_from(changed).unwrap();
+                    let found = replica("a", version, Some(holder));
+                    effects.extend(renewal.step(millis(now), RenewalInput::Read(Ok(Some(found)))));
+                }
+                RenewalEffect::Write { lease, .. } => {
+                    assert_eq!(lease.ended, [holder]);
+                    assert!(lease.deaths.names(holder), "its death is filed");
+                    return Some(now);
+                }
+            }
+        }
+        if matches!(renewal.own().phase, OwnPhase::NameTaken(_)) {
+            return None;
+        }
+    }
+    panic!("it waits for ever");
+}
+
+#[test]
+fn a_restarted_process_takes_over_at_once_from_one_that_has_ended_for_certain() {
+    let gone = |processes: &[&str]| {
+        Some(Gone {
+            processes: processes.iter().map(|one| (*one).to_owned()).collect(),
+            by: Time::ZERO,
+            still: false,
+        })
+    };
+    let still = |processes: &[&str]| {
+        gone(processes).map(|gone| Gone {
+            still: true,
+            ..gone
+        })
+    };
+    // Who holds the Lease, when it changes, whose end is known, when it is taken.
+    type Case = (&'static str, &'static [u64], Option<Gone>, Option<u64>);
+    let cases: [Case; 10] = [
+        // Nothing of it was in flight.
+        ("a1-2", &[], still(&["a0", "a1"]), Some(300)),
+        // One has ended since that never had the Lease: of this one nothing is known.
+        ("a1", &[], still(&["a1", "a2"]), Some(2_000)),
+        ("a1", &[], None, Some(5_300)),
+        ("a1", &[], gone(&["a0", "a1"]), Some(2_000)),
+        ("a1-2", &[], gone(&["a1"]), Some(2_000)),
+        ("a1", &[], gone(&["a0", "a11"]), Some(5_300)),
+        // A renewal was on its way when the process ended: seen a second after the first read.
+        ("a1", &[500], gone(&["a1"]), Some(4_634)),
+        // It renews: the lock was none.
+        (
+            "a1",
+            &[500, 1_500, 2_500, 3_500, 4_500, 5_500],
+            gone(&["a1"]),
+            None,
+        ),
+        ("b7", &[], gone(&["b7"]), Some(2_000)),
+        ("a1", &[500, 1_500, 2_500, 3_500, 4_500, 5_500], None, None),
+    ];
+    for (holder, changes, gone, expected) in cases {
+        let case = format!("{holder} {changes:?} {gone:?}");
+        assert_eq!(takes_over(holder, changes, gone), expected, "{case}");
+    }
+    mutation::set(Some(Mutation::PredecessorIsTakenAtOnce));
+    let taken = takes_over("a1", &[], gone(&["a1"]));
+    mutation::set(None);
+    assert_eq!(taken, Some(300), "this is how it would be");
 }
 
 #[test]

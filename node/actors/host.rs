@@ -42,7 +42,12 @@ pub struct Host {
     scans: Scans,
     /// What other replicas see.
     pub others: Arc<Others>,
+    /// Whether the status of another replica's pod proves its end, where such can be read.
+    pods: OnceLock<Box<AskPod>>,
 }
+
+/// Whether the status of a pod, `<namespace>/<name>`, proves that a process has ended.
+pub type AskPod = dyn Fn(&str, &str) -> BoxFuture<'static, bool> + Send + Sync;
 
 impl Host {
     /// Over these arbiters; over none, ranges run on the thread of whoever gives them.
@@ -54,7 +59,13 @@ impl Host {
             ready,
             life: Mutex::new("".into()),
             others: Arc::default(),
+            pods: OnceLock::new(),
         }
+    }
+
+    /// Asks for other replicas' pods so, from now on.
+    pub fn ask_pods(&self, ask: Box<AskPod>) {
+        self.pods.get_or_init(|| ask);
     }
 
     /// Sends what must not be lost: past a full mailbox it waits for room in a task of its own.
@@ -222,6 +233,17 @@ impl RangeHost for Host {
 
     fn peer_sees(&self, replica: &str, sights: Vec<Sight>) {
         self.others.said(replica, sights);
+    }
+
+    fn has_ended(
+        &self,
+        pod: &str,
+        process: &str,
+    ) -> Pin<Box<dyn Future<Output = bool> + Send + 'static>> {
+        match self.pods.get() {
+            Some(ask) => ask(pod, process),
+            None => Box::pin(std::future::ready(false)),
+        }
     }
 
     fn quarantine(&self, quarantine: &Quarantine) {

@@ -831,7 +831,7 @@ fn families(on: &mut Registering) -> Families {
             "What has happened to ownership here, by what: took_over, received, handed_over, handoff_failed, evicted, \
              fenced, reopened, self_evicted, deprived, dropped, joined, lease_damaged, ranges_doubtful (some member \
              has not said for a lease duration that it holds none of them), relinquished (given without state to a \
-             member that does not answer), holds, standby.",
+             member that does not answer), holds, standby, false_proof (a replica that was said to have ended renews).",
         ),
         cache_lag: on.seconds(
             "manifold_cache_lag_seconds",

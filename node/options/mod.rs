@@ -171,6 +171,12 @@ pub struct FleetOptions {
     pub settle_time: Duration,
     /// After an end without leaving, the share doubles in so long.
     pub slow_start_period: Duration,
+    /// The pod that it runs in, `<namespace>/<name>`; empty where there is none.
+    pub pod: String,
+    /// Where the kubelet finds what is to be said of the end of its container.
+    pub termination_message: PathBuf,
+    /// Where a lock proves that the process before has ended.
+    pub lock_dir: Option<PathBuf>,
     /// Where other replicas are heard.
     pub peer_address: SocketAddr,
     /// The port is the default's: another will do where it is taken.
@@ -971,7 +977,30 @@ fn fleet(values: &Values, surroundings: &Surroundings, wrong: &mut Vec<String>) 
         expected_replicas: usize::try_from(expected).ok().filter(|count| *count > 0),
         settle_time: values.duration("settle-time"),
         slow_start_period: values.duration("slow-start-period"),
+        pod: pod(values, surroundings, wrong),
+        termination_message: PathBuf::from(values.text("termination-message-path")),
+        lock_dir: values.some("lock-dir").map(PathBuf::from),
     }
+}
+
+/// The pod of this replica, as others find it.
+fn pod(values: &Values, surroundings: &Surroundings, wrong: &mut Vec<String>) -> String {
+    let Some(given) = values.some("replica-pod") else {
+        let (namespace, name) = (&surroundings.pod_namespace, &surroundings.pod_name);
+        return match (namespace, name) {
+            (Some(namespace), Some(name)) => format!("{namespace}/{name}"),
+            _ => String::new(),
+        };
+    };
+    let named = given
+        .split_once('/')
+        .is_some_and(|(namespace, name)| is_name(namespace, false) && is_name(name, true));
+    if !named {
+        wrong.push(format!(
+            "--replica-pod {given:?} must be a namespace and a pod's name, as in manifold-system/manifold-0"
+        ));
+    }
+    given.to_owned()
 }
 
 /// Whether a text may be part of a Lease's name. A replica's may hold dots, for hosts' names do.

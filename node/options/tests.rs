@@ -208,6 +208,10 @@ fn what_cannot_be_is_told_with_the_remedy() {
             "--expected-replicas 65 is more than the 64 replicas that a fleet may have",
         ),
         (
+            &["--replica-pod=manifold-0"],
+            "--replica-pod \"manifold-0\" must be a namespace and a pod's name",
+        ),
+        (
             &["--server-fence=on"],
             "--server-fence=on needs --use-service-account-credentials=true",
         ),
@@ -486,4 +490,44 @@ fn the_host_s_time_zone_reaches_the_controllers_and_utc_is_the_default() {
     let options = Options::new(values(&[]).unwrap(), &descriptors(), &surroundings).unwrap();
     assert_eq!(options.flags.local_zone(), zone);
     assert_eq!(options.time_zone, surroundings.time_zone);
+}
+
+#[test]
+fn a_replica_is_found_in_the_pod_that_it_is_given_or_that_its_environment_names() {
+    // The flags, the environment's name and namespace, what is known.
+    type Case = (
+        &'static [&'static str],
+        Option<&'static str>,
+        Option<&'static str>,
+        &'static str,
+    );
+    let cases: [Case; 5] = [
+        (&[], None, None, ""),
+        (&[], Some("m-0"), None, ""),
+        (&[], Some("m-0"), Some("system"), "system/m-0"),
+        (
+            &["--replica-pod=kube-system/m-node-1"],
+            None,
+            None,
+            "kube-system/m-node-1",
+        ),
+        (
+            &["--replica-pod=kube-system/m-node-1.example"],
+            Some("m-0"),
+            Some("system"),
+            "kube-system/m-node-1.example",
+        ),
+    ];
+    for (words, name, namespace, expected) in cases {
+        let surroundings = Surroundings {
+            pod_name: name.map(str::to_owned),
+            pod_namespace: namespace.map(str::to_owned),
+            ..surroundings()
+        };
+        let options = Options::new(values(words).unwrap(), &descriptors(), &surroundings).unwrap();
+        assert_eq!(options.fleet.pod, expected, "{words:?}");
+        assert_eq!(options.fleet.lock_dir, None);
+        let path = options.fleet.termination_message;
+        assert_eq!(path.to_str(), Some("/dev/termination-log"));
+    }
 }

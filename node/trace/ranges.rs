@@ -114,7 +114,7 @@ impl Traces {
                 drop(evicted);
                 self.gain("takeover", &root, (*range, *epoch), from, start);
             }
-            Happening::Evicted { holder, silent } => {
+            Happening::Evicted { holder, silent, .. } => {
                 let context = ids::of_eviction(&holder.incarnation);
                 let attributes = vec![KeyValue::new("evicted", holder.to_string())];
                 let mut open = self.open(

@@ -415,6 +415,16 @@ impl Replica {
         Hang::begin(self.process.id(), thread)
     }
 
+    /// Its program's file.
+    pub fn program(&self) -> &Path {
+        self.process.program()
+    }
+
+    /// SIGINT, and does not wait.
+    pub fn interrupt(&mut self) -> Result<()> {
+        self.process.interrupt()
+    }
+
     /// SIGCONT.
     pub fn resume(&mut self) -> Result<()> {
         self.process.resume()

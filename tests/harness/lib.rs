@@ -24,6 +24,7 @@ pub mod mounts;
 pub mod nodes;
 pub mod observe;
 pub mod oci;
+pub mod panic;
 pub mod ports;
 pub mod process;
 pub mod programs;

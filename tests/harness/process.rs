@@ -416,6 +416,11 @@ impl Process {
         &self.name
     }
 
+    /// Its program's file.
+    pub fn program(&self) -> &Path {
+        &self.spec.program
+    }
+
     /// Where its output goes.
     pub fn log(&self) -> &Path {
         &self.log
@@ -471,6 +476,11 @@ impl Process {
     /// SIGTERM, and does not wait.
     pub fn ask_to_end(&mut self) -> Result<()> {
         self.signal(Signal::TERM)
+    }
+
+    /// SIGINT, and does not wait.
+    pub fn interrupt(&mut self) -> Result<()> {
+        self.signal(Signal::INT)
     }
 
     /// SIGTERM, then waits for the end; an error when that takes longer than `limit`.

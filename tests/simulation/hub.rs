@@ -5,7 +5,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     fmt::Write as _,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -66,6 +66,12 @@ pub struct Seen {
     pub shown: BTreeMap<Log, Vec<(Instant, Instant)>>,
     /// Its cache.
     pub view: Option<Arc<dyn View>>,
+    /// Where its process notes whether anything of it is in flight.
+    pub in_flight: Arc<AtomicBool>,
+    /// Nothing of its last process was when that ended.
+    pub still: bool,
+    /// When the kubelet says that its last process has ended.
+    pub mourned_at: Option<Instant>,
 }
 
 impl Seen {
@@ -246,6 +252,17 @@ impl Hub {
         coordinator::Clock::given(move || {
             let late = *late.lock().unwrap_or_else(PoisonError::into_inner);
             origin.elapsed().saturating_sub(late)
+        })
+    }
+
+    /// Whether a kubelet says that a process of a replica has ended: never before it has.
+    pub fn is_mourned(&self, replica: usize, life: u32) -> bool {
+        self.with(|state| {
+            let Some(seen) = state.replicas.get(&replica) else {
+                return false;
+            };
+            let mourned = seen.mourned_at.is_some_and(|at| at <= Instant::now());
+            life < seen.life || (life == seen.life && !seen.alive && mourned)
         })
     }
 

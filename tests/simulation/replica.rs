@@ -7,13 +7,17 @@ use std::{
     future::Future,
     pin::Pin,
     rc::Rc,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
 
 use controllers_kit::{Factory, FlagValue, Flags, Issue, Runs, Timestamp};
-use coordinator::{Config, Outside, RangeHost, ServerFence, ServerFenceMode};
+use coordinator::{Config, Gone, InFlightMark, Outside, RangeHost, ServerFence, ServerFenceMode};
+use futures::FutureExt as _;
 use node::{
     actors::host::LateFence,
     api_server::ApiServer,
@@ -44,6 +48,8 @@ pub const RANGES: u16 = 8;
 const READY_POLL: Duration = Duration::from_millis(10);
 /// How long a replica that is asked to leave may take to hand over.
 const DRAIN: Duration = Duration::from_secs(8);
+/// A kubelet says within this number of milliseconds that a process has ended.
+const KUBELET_MS_MAX: usize = 2000;
 /// The build that all replicas say they are.
 const BUILD: &str = "0.1.0";
 
@@ -249,8 +255,11 @@ impl Fleet {
             return;
         };
         self.hub.with(|state| {
+            let said = state.dice.millis(10, KUBELET_MS_MAX);
             let seen = state.replicas.entry(replica).or_default();
             seen.alive = false;
+            seen.still = !seen.in_flight.load(Ordering::SeqCst);
+            seen.mourned_at = Some(Instant::now() + said);
             seen.paused_until = None;
             seen.door = None;
             seen.fence = None;
@@ -403,17 +412,34 @@ async fn live(
         traces: None,
     });
     *known.borrow_mut() = Some(Arc::clone(&node.shared));
+    let in_flight = Arc::new(AtomicBool::new(true));
+    let still = hub.with(|state| {
+        let seen = state.replicas.entry(replica).or_default();
+        seen.in_flight = Arc::clone(&in_flight);
+        seen.still
+    });
     let config = Config {
         replica_name: name.clone(),
         ranges: RANGES,
         version: BUILD.to_owned(),
         peer_insecure: true,
         peer_bind_address: std::net::IpAddr::from([127, 0, 0, 1]),
+        pod: format!("simulation/{replica}"),
+        // Where there is a lock, the kernel says that all before have ended.
+        gone: replica.is_multiple_of(2).then(|| Gone {
+            processes: (1..life).map(process_of).collect(),
+            by: hub.clock(replica).now(),
+            still,
+        }),
+        mark: Some(InFlightMark::new(move |is| {
+            in_flight.store(is, Ordering::SeqCst);
+            true
+        })),
         clock: hub.clock(replica),
         ..Config::default()
     };
     let outside = Outside {
-        incarnation: format!("life{life}"),
+        incarnation: process_of(life),
         client: leases.kube(),
         renewal_client: renewals.kube(),
         peers: Arc::new(Peers {
@@ -425,6 +451,19 @@ async fn live(
         address: network::address(replica),
         second: hub.with(|state| state.now()).as_second(),
     };
+    let kubelets = Arc::clone(&hub);
+    node.host.ask_pods(Box::new(move |pod, process| {
+        let replica = pod
+            .rsplit('/')
+            .next()
+            .and_then(|number| number.parse().ok());
+        let life = process
+            .strip_prefix("life")
+            .and_then(|life| life.parse().ok());
+        let asked = replica.zip(life);
+        let said = asked.is_some_and(|(replica, life)| kubelets.is_mourned(replica, life));
+        std::future::ready(said).boxed()
+    }));
     let host = Arc::clone(&node.host) as Arc<dyn RangeHost>;
     let assembled = match coordinator::assemble(&config, host, outside) {
         Ok(assembled) => assembled,
@@ -466,6 +505,11 @@ async fn live(
             }
         },
     }
+}
+
+/// The name of a process: the incarnation that it begins with.
+fn process_of(life: u32) -> String {
+    format!("life{life}")
 }
 
 /// Polls something now and then instead of when it asks for it. Several that wait at one `watch` channel are

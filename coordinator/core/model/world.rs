@@ -14,9 +14,9 @@ use std::{
 };
 
 use crate::{
-    Config, Core, Effect, Epoch, Holder, Input, NotSent, Offer, OwnPhase, RangeId, RangeLease,
-    Renewal, RenewalConfig, RenewalEffect, RenewalInput, ReplicaLease, Status, Time, Version,
-    Written, mutation::broken,
+    Config, Core, Effect, Epoch, Gone, Holder, Input, NotSent, Offer, OwnPhase, RangeId,
+    RangeLease, Renewal, RenewalConfig, RenewalEffect, RenewalInput, ReplicaLease, Status, Time,
+    Version, Written, deaths::first_life, mutation::broken,
 };
 
 const LEASE_DURATION: Duration = Duration::from_secs(5);
@@ -96,6 +96,8 @@ pub(super) struct Bounds {
     pub(super) faults: u8,
     /// Ticks from the start in which faults happen.
     pub(super) window: u32,
+    /// Whether a status may say that a process has ended which has not.
+    pub(super) lies: bool,
 }
 
 /// Ticks after the last fault in which the fleet must come to rest.
@@ -109,6 +111,7 @@ const MESSAGE: u8 = 8;
 const OTHER: u8 = 16;
 const ALL_STALE: u8 = 32;
 
+#[allow(clippy::large_enum_variant, reason = "few, and kept for a tick or two")]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Change {
     Replica(ReplicaLease),
@@ -130,6 +133,7 @@ pub(super) enum Ask {
     Swap(Version, RangeLease, bool),
     Delete(RangeId, Version),
     Bar(Holder),
+    Pod(Holder),
 }
 
 /// How a range Lease comes to name somebody.
@@ -196,6 +200,8 @@ pub(super) struct Node {
     frozen_until: u32,
     /// Its host sees nothing of what it is to act on.
     stale: bool,
+    /// Its pod's status says that it has ended, which is not so.
+    mourned: bool,
     core: Core,
     renewal: Renewal,
     /// What the core said last of the replica. What passes between the two machines is a level, not a queue.
@@ -241,6 +247,9 @@ pub(super) struct World {
     /// For each range how often somebody began to work on it: what the last one to do so knows.
     tokens: Vec<u32>,
     seen: u8,
+    lies: bool,
+    /// An evicted replica may act until another does too: what comes of it is to be seen.
+    pub(super) lenient: bool,
     pub(super) wrong: Option<Wrong>,
     pub(super) rested: u8,
 }
@@ -271,6 +280,8 @@ pub(super) enum Fault {
     Suspend(usize, u32),
     /// It cannot reach the API server.
     Cut(usize, u32),
+    /// The same, and its pod's status says that it has ended, for good: a false proof.
+    Mourned(usize, u32),
     /// Its watch brings nothing.
     FreezeWatch(usize, u32),
     /// From now on no peer reaches another.
@@ -317,13 +328,16 @@ impl Node {
             cut_until: 0,
             frozen_until: 0,
             stale: false,
+            mourned: false,
             core: Core::new(Config {
                 name: name(at),
                 address: name(at),
                 pin: None,
+                pod: name(at).into(),
                 build: "0.1.0".to_owned(),
                 ranges,
                 lease_duration: LEASE_DURATION,
+                late_write_max: LEASE_DURATION - RENEW_DEADLINE,
                 retry_period: RETRY_PERIOD,
                 settle_time: Duration::from_secs(1),
                 expected_replicas: None,
@@ -344,6 +358,7 @@ impl Node {
                     retry_period: RETRY_PERIOD,
                     epoch_second: None,
                     deaths_from: None,
+                    gone: None,
                 },
                 status,
             ),
@@ -377,6 +392,8 @@ impl World {
             peers_cut: matches!(bounds.start, Start::Alone | Start::Parted),
             tokens: vec![0; usize::from(bounds.ranges)],
             seen: 0,
+            lies: bounds.lies,
+            lenient: false,
             wrong: None,
             rested: 0,
         };
@@ -647,6 +664,14 @@ impl World {
         let life = self.nodes[at].life + 1;
         let ranges = u16::try_from(self.tokens.len()).unwrap_or(0);
         let mut node = Node::fresh(at, life, ranges);
+        // Where a lock proves to a restarted process that those before it have ended: at every other replica.
+        if at.is_multiple_of(2) {
+            node.renewal.set_gone(Gone {
+                processes: (0..life).map(|life| format!("i{life}")).collect(),
+                by: self.clock(at),
+                still: !life.is_multiple_of(2),
+            });
+        }
         node.alive = true;
         node.watched = self.store.version;
         node.cut_until = self.nodes[at].cut_until;
@@ -805,6 +830,7 @@ impl World {
             Effect::ReadReplicas => self.push(at, What::Ask(Ask::Replicas(clock))),
             Effect::ReadRanges => self.push(at, What::Ask(Ask::Ranges(clock))),
             Effect::ReadRange(range) => self.push(at, What::Ask(Ask::Range(range))),
+            Effect::AskPod { holder, .. } => self.push(at, What::Ask(Ask::Pod(holder))),
             Effect::Evict(lease) => {
                 // The core may not have heard yet that its own Lease is gone.
                 let own = self.nodes[at].renewal.own();
@@ -1097,6 +1123,10 @@ impl World {
                 Arc::make_mut(&mut self.store).barred.insert(holder.clone());
                 What::Core(Input::Barred(holder.clone()))
             }
+            Ask::Pod(holder) => What::Core(match self.is_said_to_have_ended(holder) {
+                true => Input::ProvenDead(holder.clone()),
+                false => Input::NotProven(holder.clone()),
+            }),
             Ask::Claim(version, lease) => What::Core(Input::Claimed {
                 range: lease.range,
                 result: self.put_range(*version, lease.clone(), By::Claim),
@@ -1111,6 +1141,15 @@ impl World {
                     result: self.put_range(Some(*version), lease.clone(), by),
                 })
             }
+        })
+    }
+
+    /// What the kubelet says of a process.
+    fn is_said_to_have_ended(&self, holder: &Holder) -> bool {
+        self.find(holder).is_none_or(|at| {
+            let node = &self.nodes[at];
+            let process = format!("i{}", node.life);
+            !node.alive || node.mourned || first_life(&holder.incarnation) != process
         })
     }
 
@@ -1223,6 +1262,7 @@ impl World {
             }),
             // The shell says so after a while, and the rules of time hold.
             Ask::Bar(holder) => What::Core(Input::Barred(holder)),
+            Ask::Pod(holder) => What::Core(Input::NotProven(holder)),
             Ask::Claim(_, lease) => What::Core(Input::Claimed {
                 range: lease.range,
                 result: Written::Unknown,
@@ -1249,6 +1289,9 @@ impl World {
         let Some(first) = self.queue.front() else {
             for at in (0..self.nodes.len()).filter(|at| self.nodes[*at].alive) {
                 faults.extend([4, 8].map(|ticks| Fault::Cut(at, ticks)));
+                if self.lies {
+                    faults.extend([3, 8].map(|ticks| Fault::Mourned(at, ticks)));
+                }
                 faults.push(Fault::FreezeWatch(at, 7));
                 faults.extend([6, 0].map(|ticks| Fault::Stale(at, ticks)));
                 if self.store.replicas.contains_key(&name(at)) {
@@ -1279,7 +1322,11 @@ impl World {
             What::Ask(ask) => {
                 let write = match ask {
                     Ask::Own(effect, _) => matches!(effect, RenewalEffect::Write { .. }),
-                    Ask::Replicas(_) | Ask::Ranges(_) | Ask::Range(_) | Ask::Bar(_) => false,
+                    Ask::Replicas(_)
+                    | Ask::Ranges(_)
+                    | Ask::Range(_)
+                    | Ask::Bar(_)
+                    | Ask::Pod(_) => false,
                     Ask::Evict(_) | Ask::Claim(..) | Ask::Swap(..) | Ask::Delete(..) => true,
                 };
                 faults.extend([Fault::Lose, Fault::Hold(0), Fault::HoldAnswer(1)]);
@@ -1345,6 +1392,7 @@ impl World {
             | Fault::Pause(..)
             | Fault::Suspend(..)
             | Fault::Cut(..)
+            | Fault::Mourned(..)
             | Fault::CutPeers
             | Fault::FreezeWatch(..) => OTHER,
         };
@@ -1366,6 +1414,11 @@ impl World {
                 self.push_later(ticks, message);
             }
             Fault::Cut(at, ticks) => self.node(at).cut_until = self.now + ticks,
+            Fault::Mourned(at, ticks) => {
+                let until = self.now + ticks;
+                let node = self.node(at);
+                (node.cut_until, node.mourned) = (until, true);
+            }
             Fault::FreezeWatch(at, ticks) => self.node(at).frozen_until = self.now + ticks,
             Fault::CutPeers => self.peers_cut = true,
             Fault::Stall(ticks) => self.down_until = self.now + ticks,
@@ -1545,7 +1598,8 @@ impl World {
                 .replicas
                 .get(&me.name)
                 .is_some_and(|lease| lease.ended.contains(&me.incarnation));
-            let mut wrong = (evicted && !self.stood_still(at)).then_some(Wrong::EvictedActs);
+            let acts = evicted && !self.stood_still(at) && !self.lenient;
+            let mut wrong = acts.then_some(Wrong::EvictedActs);
             for (range, epoch) in &node.epochs {
                 if owned.insert(*range, at).is_some() {
                     wrong = Some(Wrong::TwoOwners);
