@@ -12,6 +12,7 @@ pub mod auth;
 pub mod clock;
 pub mod cloud;
 pub mod components;
+pub mod config;
 mod counting;
 pub mod credentials;
 pub mod currency;

@@ -5,7 +5,7 @@ use std::{process::ExitCode, sync::Arc};
 use node::{
     actors::host::LateFence,
     args::{self, Parsed},
-    ending,
+    config, ending,
     options::{Options, Surroundings},
     registry, run, telemetry, termination,
 };
@@ -22,6 +22,12 @@ fn main() -> ExitCode {
     {
         return doctor::run(&words, env!("CARGO_PKG_VERSION"), &registry::descriptors());
     }
+    if words
+        .first()
+        .is_some_and(|first| first == config::cli::WORD)
+    {
+        return config::cli::run(&words, &registry::descriptors());
+    }
     match start(words) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
@@ -36,16 +42,19 @@ fn main() -> ExitCode {
 fn start(words: Vec<String>) -> Result<(), String> {
     let descriptors = registry::descriptors();
     let parsed = args::parse(args::flags(&descriptors), words);
-    let values = match parsed.map_err(|error| format!("{error}: see manifold --help"))? {
-        Parsed::Run(values) => values,
+    let flags = match parsed.map_err(|error| format!("{error}: see manifold --help"))? {
+        Parsed::Run(flags) => flags,
         Parsed::Print(text) => {
             print!("{text}");
             return Ok(());
         }
     };
     let surroundings = Surroundings::now();
-    let options =
-        Options::new(values, &descriptors, &surroundings).map_err(|error| error.to_string())?;
+    let (values, file) = config::with_file(&flags).map_err(|error| error.to_string())?;
+    let options = Options::new(values.clone(), &descriptors, &surroundings).map_err(|invalid| {
+        let placed = file.map(|file| file.place(&values, &invalid).to_string());
+        placed.unwrap_or_else(|| invalid.to_string())
+    })?;
     // The provider is set by nobody else: this is the first line that needs it.
     let _already = rustls::crypto::ring::default_provider().install_default();
     let fence = Arc::<LateFence>::default();

@@ -20,6 +20,31 @@ pub(super) struct Gate(
     pub(super) bool,
 );
 
+/// The gate of a name.
+pub(super) fn find(name: &str) -> Option<&'static Gate> {
+    GATES.iter().find(|gate| gate.0 == name)
+}
+
+/// What upstream says of a name that is no gate's.
+pub(super) fn unknown(name: &str) -> String {
+    format!("unrecognized feature gate: {name}")
+}
+
+/// The gate of a name, where it may be set so.
+///
+/// # Errors
+/// As upstream words them: one that is unknown, or fixed otherwise.
+pub(super) fn settable(name: &str, on: bool) -> Result<&'static Gate, String> {
+    let gate = find(name).ok_or_else(|| unknown(name))?;
+    match gate.3 && on != gate.2 {
+        true => Err(format!(
+            "cannot set feature gate {name} to {on}, feature is locked to {}",
+            gate.2
+        )),
+        false => Ok(gate),
+    }
+}
+
 /// Sorted by name.
 #[rustfmt::skip]
 pub(super) const GATES: &[Gate] = &[

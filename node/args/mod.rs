@@ -5,19 +5,18 @@
 //! Go's durations and numbers, lists that grow with each occurrence, one-letter flags with their value
 //! attached.
 
+mod fields;
 mod gates;
 mod upstream;
 mod value;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt::Write,
-    net::IpAddr,
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt::Write, net::IpAddr, time::Duration};
 
 use controllers_kit::{Descriptor, FlagDefault};
 
+pub use fields::{
+    API_VERSION, KIND, Leaf, Problem, Setting, Shape, Step, Tree, encode, shape, steps,
+};
 pub use value::Value;
 
 /// A flag's type.
@@ -96,8 +95,26 @@ pub enum Effect {
     Without(&'static str),
 }
 
-/// One line of a table: name, type, default, effect, help.
-struct Flag(&'static str, Kind, &'static str, Effect, &'static str);
+/// Where a flag's value is in the configuration file and in `/configz`, as names joined by dots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// There.
+    In(&'static str),
+    /// What is before its comma in the one, what is after it in the other.
+    Halves(&'static str, &'static str),
+    /// Nowhere, for this reason.
+    FlagOnly(&'static str),
+}
+
+/// One line of a table: name, type, default, effect, help, field.
+struct Flag(
+    &'static str,
+    Kind,
+    &'static str,
+    Effect,
+    &'static str,
+    Field,
+);
 
 /// A flag as the parser knows it.
 #[derive(Clone, Debug)]
@@ -114,6 +131,10 @@ pub struct Spec {
     pub help: &'static str,
     /// Under which heading `--help` shows it.
     pub section: String,
+    /// Its field in the configuration file.
+    pub field: Field,
+    /// Whether a change of the field takes effect while the process runs.
+    pub live: bool,
 }
 
 /// Why a flag has no effect, as a sentence's end.
@@ -126,7 +147,7 @@ fn reason(why: &str) -> String {
 
 impl Spec {
     fn of(flag: &Flag, section: &str) -> Self {
-        let Flag(name, kind, default, effect, help) = *flag;
+        let Flag(name, kind, default, effect, help, field) = *flag;
         // Upstream's table calls it a list; its values are pairs.
         let kind = if name == "feature-gates" {
             Kind::Gates
@@ -140,6 +161,8 @@ impl Spec {
             effect,
             help,
             section: section.to_owned(),
+            field,
+            live: upstream::LIVE.contains(&name),
         }
     }
 }
@@ -173,10 +196,17 @@ pub fn flags(descriptors: &[Descriptor]) -> Vec<Spec> {
                     effect: Effect::Acts,
                     help: flag.help,
                     section: capitalised(descriptor.name),
+                    field: upstream::declared_field(flag.name),
+                    live: false,
                 }),
             }
         }
+        let workers = descriptor.workers.map(|(name, _)| name);
+        for spec in specs.iter_mut().filter(|spec| workers == Some(spec.name)) {
+            spec.live = true;
+        }
     }
+    specs.extend(upstream::FILE.iter().map(|flag| Spec::of(flag, "Misc")));
     specs.extend(upstream::FLEET.iter().map(|flag| Spec::of(flag, "Fleet")));
     specs.extend(upstream::GLOBAL.iter().map(|flag| Spec::of(flag, "Global")));
     specs
@@ -247,12 +277,23 @@ pub enum Parsed {
     Print(String),
 }
 
+/// Who gave a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The command line.
+    Flag,
+    /// The configuration file.
+    File,
+    /// Both. Maps have the entries of either, all else is the flag's.
+    Both,
+}
+
 /// The flags' values by name.
 #[derive(Clone, Debug)]
 pub struct Values {
     specs: Vec<Spec>,
     values: BTreeMap<&'static str, Value>,
-    given: BTreeSet<&'static str>,
+    given: BTreeMap<&'static str, Origin>,
 }
 
 /// Reads the command line, without the program's name.
@@ -269,7 +310,7 @@ where
             .iter()
             .map(|spec| (spec.name, spec.default.clone()))
             .collect(),
-        given: BTreeSet::new(),
+        given: BTreeMap::new(),
         specs,
     };
     let mut words = words.into_iter().map(Into::into);
@@ -387,11 +428,11 @@ impl Values {
             expected,
         })?;
         // The first occurrence replaces the default, later ones add to it.
-        match self.given.insert(spec.name) {
-            true => {
+        match self.given.insert(spec.name, Origin::Flag) {
+            None => {
                 self.values.insert(spec.name, value);
             }
-            false => {
+            Some(_) => {
                 let old = self
                     .values
                     .entry(spec.name)
@@ -402,9 +443,74 @@ impl Values {
         Ok(())
     }
 
-    /// Whether the flag was given at all.
+    /// Whether the flag was given at all, on the command line or in the file.
     pub fn given(&self, name: &str) -> bool {
-        self.given.contains(name)
+        self.given.contains_key(name)
+    }
+
+    /// Who gave the flag's value; `None` where it is the default.
+    pub fn origin(&self, name: &str) -> Option<Origin> {
+        self.given.get(name).copied()
+    }
+
+    /// Puts the values of a configuration file beneath those of the command line, as the kubelet does: a flag
+    /// goes before the file, and a map has the entries of both, the flag's before those of the file.
+    pub fn beneath(&mut self, settings: impl IntoIterator<Item = Setting>) {
+        for Setting {
+            flag, mut value, ..
+        } in settings
+        {
+            if !self.given(flag) {
+                self.given.insert(flag, Origin::File);
+                self.values.insert(flag, value);
+                continue;
+            }
+            self.given.insert(flag, Origin::Both);
+            if let (Value::Map(_), Some(of_flag @ Value::Map(_))) =
+                (&value, self.values.get(flag).cloned())
+            {
+                value.merge(of_flag);
+                self.values.insert(flag, value);
+            }
+        }
+    }
+
+    /// The flags that go before a field of the file.
+    pub fn overriding(&self) -> Vec<&'static str> {
+        let both = self
+            .given
+            .iter()
+            .filter(|(_, origin)| **origin == Origin::Both);
+        both.map(|(name, _)| *name)
+            .filter(|name| !matches!(self.get(name), Value::Map(_)))
+            .collect()
+    }
+
+    /// The flags of the table.
+    pub fn specs(&self) -> &[Spec] {
+        &self.specs
+    }
+
+    /// The flags whose values differ from those of another command line and file.
+    pub fn differing<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a Spec> {
+        let differs = |spec: &&Spec| self.values.get(spec.name) != other.values.get(spec.name);
+        self.specs.iter().filter(differs)
+    }
+
+    /// These values, with those of some flags taken from another command line and file.
+    #[must_use]
+    pub fn with<'n>(&self, names: impl IntoIterator<Item = &'n str>, from: &Self) -> Self {
+        let mut values = self.clone();
+        for name in names {
+            if let Some((name, value)) = from.values.get_key_value(name) {
+                values.values.insert(name, value.clone());
+                match from.given.get(name) {
+                    Some(origin) => values.given.insert(name, *origin),
+                    None => values.given.remove(name),
+                };
+            }
+        }
+        values
     }
 
     /// The flag's value. Panics where there is no such flag: a mistake in this program.
@@ -499,7 +605,7 @@ impl Values {
 
     /// The deprecated flags that were given, a warning for each, as pflag words it.
     pub fn deprecations(&self) -> Vec<String> {
-        let given = self.given.iter();
+        let given = self.given.keys().filter(|name| self.is_asked_for(name));
         given
             .filter_map(|name| {
                 let why = upstream::deprecation(name)?;
@@ -511,9 +617,22 @@ impl Values {
     /// The flags that were given and have no effect, with the reason.
     pub fn without_effect(&self) -> impl Iterator<Item = (&'static str, String)> {
         self.specs.iter().filter_map(|spec| match spec.effect {
-            Effect::Without(why) if self.given(spec.name) => Some((spec.name, reason(why))),
+            Effect::Without(why) if self.is_asked_for(spec.name) => Some((spec.name, reason(why))),
             _ => None,
         })
+    }
+
+    /// Whether somebody wants something by the flag: a file may repeat all defaults, as one from `/configz`
+    /// does.
+    fn is_asked_for(&self, name: &str) -> bool {
+        match self.origin(name) {
+            Some(Origin::Flag | Origin::Both) => true,
+            Some(Origin::File) => self
+                .specs
+                .iter()
+                .any(|spec| spec.name == name && spec.default != *self.get(name)),
+            None => false,
+        }
     }
 }
 
@@ -541,7 +660,8 @@ pub fn help(specs: &[Spec]) -> String {
          and some of its own under \"Fleet\". Names may be written with _ for -.\n\n\
          Usage:\n  manifold [flags]\n  \
          manifold doctor [--pre]                  examines the cluster and the fleet: manifold doctor --help\n  \
-         manifold companion --controllers=LIST    what kube-controller-manager runs beside: manifold companion --help\n"
+         manifold companion --controllers=LIST    what kube-controller-manager runs beside: manifold companion --help\n  \
+         manifold config from-flags|validate|diff|schema   the configuration file: manifold config --help\n"
         .to_owned();
     let mut sections: Vec<&str> = Vec::new();
     for spec in specs {
@@ -619,6 +739,15 @@ pub fn canonical<'a>(name: &str, descriptors: &'a [Descriptor]) -> Option<&'a st
     })
 }
 
+/// An entry of `--controllers` with the canonical name.
+pub fn canonical_entry(entry: &str) -> String {
+    let (sign, name) = match entry.strip_prefix('-') {
+        Some(name) => ("-", name),
+        None => ("", entry),
+    };
+    format!("{sign}{}", canonical(name, &[]).unwrap_or(name))
+}
+
 /// The name that is most like an unknown controller's.
 pub fn like_controller(name: &str) -> Option<&'static str> {
     let names = upstream::CONTROLLERS
@@ -657,20 +786,16 @@ pub fn feature_gates(
             }
             None => key,
         };
-        let Some(gate) = gates::GATES.iter().find(|gate| gate.0 == name) else {
-            return Err(format!("unrecognized feature gate: {name}"));
-        };
+        // Of an unknown gate rather than of its value.
+        if gates::find(name).is_none() {
+            return Err(gates::unknown(name));
+        }
         let Some(on) = value::truth(text) else {
             return Err(format!(
                 "invalid value of {name}={text}: expected true or false"
             ));
         };
-        if gate.3 && on != gate.2 {
-            return Err(format!(
-                "cannot set feature gate {name} to {on}, feature is locked to {}",
-                gate.2
-            ));
-        }
+        let gate = gates::settable(name, on)?;
         set.insert(gate.0, on);
     }
     for (name, dependencies) in gates::DEPENDENCIES {
@@ -726,6 +851,11 @@ pub fn gate_states(
         };
         (known.0, stage, gate(known.0, set))
     })
+}
+
+/// Certificate, key and names of `cert,key:name,name`, which the parser has checked.
+pub fn named_cert(text: &str) -> (&str, &str, Vec<&str>) {
+    value::split_named_cert(text)
 }
 
 /// `pattern=N,…` of `--vmodule`, which the parser has checked.

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use controllers_kit::{Descriptor, FlagDefault, Sharding};
 
@@ -43,6 +43,12 @@ fn upstreams() -> BTreeMap<&'static str, &'static str> {
         .collect()
 }
 
+/// Flags of this build that upstream lacks.
+fn ours() -> BTreeSet<&'static str> {
+    let tables = [upstream::FLEET, upstream::FILE];
+    tables.into_iter().flatten().map(|flag| flag.0).collect()
+}
+
 #[test]
 fn every_flag_of_upstream_is_known_with_its_default() {
     let values = values(&[]).unwrap();
@@ -51,16 +57,15 @@ fn every_flag_of_upstream_is_known_with_its_default() {
     for (name, default) in &upstreams {
         assert_eq!(values.show(name), *default, "--{name}");
     }
-    let ours: Vec<&str> = values
+    let flags: Vec<&str> = values
         .values
         .keys()
         .copied()
         .filter(|name| !upstreams.contains_key(name))
         .collect();
-    let fleet: BTreeSet<&str> = upstream::FLEET.iter().map(|flag| flag.0).collect();
     assert_eq!(
-        ours,
-        fleet.into_iter().collect::<Vec<_>>(),
+        flags,
+        ours().into_iter().collect::<Vec<_>>(),
         "flags that upstream lacks"
     );
 }
@@ -344,7 +349,7 @@ fn the_use_of_a_deprecated_flag_is_warned_of() {
 fn every_flag_that_a_built_controller_declares_is_upstream_s_and_acts() {
     let descriptors = crate::registry::descriptors();
     let upstreams = upstreams();
-    let fleet: BTreeSet<&str> = upstream::FLEET.iter().map(|flag| flag.0).collect();
+    let fleet = ours();
     let parsed = |words: &[String]| match parse(flags(&descriptors), words.iter().cloned()).unwrap()
     {
         Parsed::Run(values) => values,

@@ -312,6 +312,19 @@ fn named_cert(text: &str) -> bool {
     }
 }
 
+/// Certificate, key and names of `cert,key:name,name`, which the parser has checked.
+pub(super) fn split_named_cert(text: &str) -> (&str, &str, Vec<&str>) {
+    let (files, names) = text.split_once(':').unwrap_or((text, ""));
+    let (cert, key) = files.split_once(',').unwrap_or((files, ""));
+    let names = names.split(',').filter(|name| !name.is_empty());
+    (cert, key, names.collect())
+}
+
+/// Whether a text is a number.
+pub(super) fn is_number(text: &str) -> bool {
+    text.parse::<f64>().is_ok_and(f64::is_finite)
+}
+
 /// `pattern=N,…` of `--vmodule`.
 pub(super) fn patterns(text: &str) -> Option<Vec<(String, i64)>> {
     let entries = text.split(',').filter(|entry| !entry.is_empty());

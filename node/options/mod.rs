@@ -219,6 +219,8 @@ pub struct Surroundings {
     pub host_name: String,
     /// The host's time zone; `None` for UTC.
     pub time_zone: Option<HostZone>,
+    /// The options are another host's: files that they name are not read.
+    pub elsewhere: bool,
 }
 
 impl Surroundings {
@@ -238,6 +240,7 @@ impl Surroundings {
             host_ips: set("HOST_IPS"),
             host_name: host_name.trim().to_owned(),
             time_zone: time_zone::host_zone(),
+            elsewhere: false,
         }
     }
 }
@@ -338,7 +341,13 @@ impl Options {
                 }),
         );
         let time_zone = surroundings.time_zone.clone();
-        let mut flags = flags(&values, descriptors, &feature_gates, &mut wrong);
+        let mut flags = flags(
+            &values,
+            descriptors,
+            &feature_gates,
+            surroundings,
+            &mut wrong,
+        );
         if let Some(HostZone { zone, .. }) = &time_zone {
             flags.set_local_zone(zone.clone());
         }
@@ -578,16 +587,11 @@ fn serving(
 
 /// `cert,key:name,name`, which the parser has checked.
 fn named_certificate(text: &str) -> NamedCertificate {
-    let (files, names) = text.split_once(':').unwrap_or((text, ""));
-    let (cert, key) = files.split_once(',').unwrap_or((files, ""));
+    let (cert, key, names) = args::named_cert(text);
     NamedCertificate {
         cert_file: cert.into(),
         key_file: key.into(),
-        names: names
-            .split(',')
-            .filter(|name| !name.is_empty())
-            .map(|name| name.to_ascii_lowercase())
-            .collect(),
+        names: names.into_iter().map(str::to_ascii_lowercase).collect(),
     }
 }
 
@@ -765,7 +769,7 @@ fn controllers(
                 .map(|known| format!(" (did you mean {known}?)"))
                 .unwrap_or_default();
             wrong.push(format!(
-                "{name:?} is not in the list of known controllers{hint}: --help names all"
+                "{name:?} is not in the list of known controllers{hint}: --controllers takes the names that --help shows"
             ));
             continue;
         }
@@ -800,6 +804,7 @@ fn flags(
     values: &Values,
     descriptors: &[Descriptor],
     gates: &BTreeMap<&'static str, bool>,
+    surroundings: &Surroundings,
     wrong: &mut Vec<String>,
 ) -> Flags {
     let mut flags = Flags::defaults(descriptors);
@@ -815,6 +820,7 @@ fn flags(
                 FlagDefault::Bool(_) => FlagValue::Bool(values.bool(name)),
                 FlagDefault::Duration(_) => FlagValue::Duration(values.duration(name)),
                 FlagDefault::Text(_) => FlagValue::Text(values.text(name).to_owned()),
+                FlagDefault::File if surroundings.elsewhere => FlagValue::File(None),
                 FlagDefault::File => FlagValue::File(file(name, values, wrong)),
             };
             flags.set(name, value);

@@ -472,7 +472,8 @@ fn configz_has_upstreams_shape() {
         upstream["HPAController"]["HorizontalPodAutoscalerTolerance"],
         0.1
     );
-    assert_eq!(config["manifold"]["ranges"], 256);
+    assert_eq!(config["manifold"]["fleet"]["ranges"], 256);
+    assert_eq!(config["manifold"]["effective"]["replica"], "node-1");
 }
 
 #[test]
