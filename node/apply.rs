@@ -6,19 +6,18 @@ use std::{
     time::Duration,
 };
 
-use arc_swap::ArcSwap;
 use controllers_kit::{
     Action, Event, Failure, Landed, Plan, StatusWrite, Timestamp, Verb, Written,
 };
 use futures::{StreamExt, stream, stream::FuturesUnordered};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 use crate::{
     ask::Proofs,
     clock::Clock,
     events::{Correlator, Send as SendEvent, outbox, outbox::Outbox},
     gate::{EventGuard, Stopped},
-    limit::{self, Limiter},
+    limit::{self, Limiter, Limiters, Whose},
     metrics::{ClientMetrics, Metrics},
     server::{Refused, Sender, Server},
     write,
@@ -53,15 +52,7 @@ pub struct Applied {
 pub struct Writer {
     server: Arc<dyn Server>,
     client: Arc<ClientMetrics>,
-    limiter: Arc<Limiter>,
-    /// The limit of all requests: that of a controller's own is a multiple of it.
-    limit: (f64, u32),
-    /// Of controllers with an allowance of their own. Bound: one for each such controller.
-    own_limiters: Mutex<HashMap<&'static str, Arc<Limiter>>>,
-    /// Of controllers for which an order has set an allowance, with its rate. Bound: the controllers.
-    set_limiters: ArcSwap<BTreeMap<&'static str, (f64, Arc<Limiter>)>>,
-    /// They have changed: what waits for its turn may have another limiter.
-    limiters_changed: Notify,
+    limiters: Arc<Limiters>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
     events: mpsc::Sender<(SendEvent, Beside)>,
@@ -81,7 +72,7 @@ impl Writer {
     pub fn new(
         server: Arc<dyn Server>,
         host: &str,
-        (qps, burst): (f64, u32),
+        rate: (f64, u32),
         clock: Arc<dyn Clock>,
         metrics: Arc<Metrics>,
     ) -> (Arc<Self>, impl Future<Output = ()> + Send + 'static) {
@@ -89,11 +80,7 @@ impl Writer {
         let writer = Arc::new(Self {
             server,
             client: metrics.client(host),
-            limiter: Arc::new(Limiter::new(qps, burst)),
-            limit: (qps, burst),
-            own_limiters: Mutex::default(),
-            set_limiters: ArcSwap::default(),
-            limiters_changed: Notify::new(),
+            limiters: Arc::new(Limiters::new(rate)),
             clock: Arc::clone(&clock),
             metrics: Arc::clone(&metrics),
             events,
@@ -103,8 +90,7 @@ impl Writer {
         let task = send_events(
             waiting,
             Arc::clone(&writer.server),
-            // Events have an allowance of their own, as upstream's event client has.
-            Arc::new(Limiter::new(qps, burst)),
+            Arc::clone(&writer.limiters),
             clock,
             metrics,
         );
@@ -233,69 +219,24 @@ impl Writer {
 
     /// From now on these controllers may send this number of writes a second, and take none from the
     /// allowance of all; the others as configured.
-    pub fn set_rates(&self, rates: &BTreeMap<&'static str, f64>) {
-        let known = self.set_limiters.load();
-        let limiter = |(name, qps): (&&'static str, &f64)| {
-            let same = known.get(name).filter(|(known, _)| known == qps);
-            // One that stays has no new burst.
-            let limiter = match same {
-                Some((_, limiter)) => Arc::clone(limiter),
-                None => Arc::new(Limiter::new(*qps, limit::burst_for(*qps, self.limit))),
-            };
-            (*name, (*qps, limiter))
-        };
-        let limiters = rates.iter().map(limiter).collect();
-        self.set_limiters.store(Arc::new(limiters));
-        self.limiters_changed.notify_waiters();
+    pub fn order_rates(&self, rates: &BTreeMap<&'static str, f64>) {
+        self.limiters.order(rates);
     }
 
-    /// The limiter of a controller: one of its own by an order or by its descriptor, else that of all.
-    fn limiter(&self, sender: &Sender) -> Arc<Limiter> {
-        if let Some((_, limiter)) = self.set_limiters.load().get(sender.controller) {
-            return Arc::clone(limiter);
-        }
-        if sender.client_rate == (1, 1) {
-            return Arc::clone(&self.limiter);
-        }
-        let new = || {
-            let (qps, burst) = limit::times(self.limit, sender.client_rate);
-            Arc::new(Limiter::new(qps, burst))
-        };
-        let mut own = self
-            .own_limiters
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        Arc::clone(own.entry(sender.controller).or_insert_with(new))
+    /// From now on all may send this number of requests a second and at once; what an order has set stays
+    /// set.
+    pub fn configure_rate(&self, rate: (f64, u32)) {
+        self.limiters.configure(self.clock.monotonic(), rate);
     }
 
     /// Waits for the turn of a write, or until nothing may be sent any more; the limiter whose token it has.
     async fn turn(&self, sender: &Sender) -> Result<Arc<Limiter>, NotDone> {
         sender.gate.admit().map_err(NotDone::Stopped)?;
-        loop {
-            let limiter = self.limiter(sender);
-            let delay = limiter.with(|bucket| bucket.take(self.clock.monotonic()));
-            if delay.is_zero() {
-                return Ok(limiter);
-            }
-            let turn = tokio::time::Instant::now() + delay;
-            loop {
-                // Before the limiter is asked for again, so that no change is missed.
-                let changed = self.limiters_changed.notified();
-                if !Arc::ptr_eq(&limiter, &self.limiter(sender)) {
-                    limiter.with(limit::Bucket::give_back);
-                    break;
-                }
-                tokio::select! {
-                    biased;
-                    stopped = sender.gate.stopped() => {
-                        limiter.with(limit::Bucket::give_back);
-                        return Err(NotDone::Stopped(stopped));
-                    }
-                    () = tokio::time::sleep_until(turn) => return Ok(limiter),
-                    () = changed => {}
-                }
-            }
-        }
+        let whose = Whose::Controller(sender.controller, sender.client_rate);
+        let turn = self
+            .limiters
+            .turn(whose, &*self.clock, sender.gate.stopped());
+        turn.await.map_err(NotDone::Stopped)
     }
 
     async fn send(&self, sender: &Sender, action: &Action) -> Sent {
@@ -459,14 +400,14 @@ enum NotDone {
 async fn send_events(
     mut coming: mpsc::Receiver<(SendEvent, Beside)>,
     server: Arc<dyn Server>,
-    limiter: Arc<Limiter>,
+    limiters: Arc<Limiters>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
 ) {
     let mut outbox = Outbox::default();
     let mut under_way = FuturesUnordered::new();
     let send = async |(name, send, beside): (outbox::Name, SendEvent, Beside)| {
-        let recorded = send_event(&send, &beside, &*server, &limiter, &*clock).await;
+        let recorded = send_event(&send, &beside, &*server, &limiters, &*clock).await;
         (name, recorded)
     };
     let mut ended = false;
@@ -507,18 +448,13 @@ async fn send_event(
     send: &SendEvent,
     beside: &Beside,
     server: &dyn Server,
-    limiter: &Limiter,
+    limiters: &Limiters,
     clock: &dyn Clock,
 ) -> bool {
     let gate = beside.guard.gate();
     for create in [false, true, false] {
-        let delay = limiter.with(|bucket| bucket.take(clock.monotonic()));
-        tokio::select! {
-            biased;
-            () = gate.closed() => return false,
-            () = tokio::time::sleep(delay) => {}
-        }
-        if gate.admit_while_frozen().is_err() {
+        let turn = limiters.turn(Whose::Events, clock, gate.closed());
+        if turn.await.is_err() || gate.admit_while_frozen().is_err() {
             return false;
         }
         let sent = tokio::select! {

@@ -6,7 +6,7 @@ use node::{
     actors::host::LateFence,
     args::{self, Parsed},
     config, ending,
-    options::{Options, Surroundings},
+    options::Surroundings,
     registry, run, telemetry, termination,
 };
 
@@ -50,11 +50,8 @@ fn start(words: Vec<String>) -> Result<(), String> {
         }
     };
     let surroundings = Surroundings::now();
-    let (values, file) = config::with_file(&flags).map_err(|error| error.to_string())?;
-    let options = Options::new(values.clone(), &descriptors, &surroundings).map_err(|invalid| {
-        let placed = file.map(|file| file.place(&values, &invalid).to_string());
-        placed.unwrap_or_else(|| invalid.to_string())
-    })?;
+    let maker = config::Maker::new(flags, descriptors, surroundings);
+    let (options, content) = maker.start().map_err(|error| error.to_string())?;
     // The provider is set by nobody else: this is the first line that needs it.
     let _already = rustls::crypto::ring::default_provider().install_default();
     let fence = Arc::<LateFence>::default();
@@ -62,7 +59,7 @@ fn start(words: Vec<String>) -> Result<(), String> {
     let system = actix::System::new();
     let (result, telemetry) = system.block_on(async {
         let telemetry = telemetry::start(&options)?;
-        let result = run::run(options, &telemetry, fence).await;
+        let result = run::run(options, &telemetry, fence, (maker, content)).await;
         Ok::<_, String>((result, telemetry))
     })?;
     telemetry.flush();

@@ -33,6 +33,7 @@ use crate::{
     clock::SystemClock,
     cloud::{Cloud, NoCloud, Provider},
     components::{self, Source, causes},
+    config,
     credentials::Credentials,
     currency,
     debug::Inside,
@@ -42,12 +43,12 @@ use crate::{
     lock::{self, Note, Taken},
     metrics::Metrics,
     node::{Node, Parts, Threads},
-    options::{FleetOptions, Options, PeerTransport},
+    options::{FleetOptions, InForce, Options, PeerTransport},
     ownership, pod_events, registry,
     rotation::{self, Followed},
     server::Server,
     steer,
-    telemetry::Telemetry,
+    telemetry::{Telemetry, Verbosity},
     termination::{self, Pods},
     trace::OfPeers,
 };
@@ -101,13 +102,22 @@ pub async fn run(
     options: Options,
     telemetry: &Telemetry,
     fence: Arc<LateFence>,
+    (maker, content): (config::Maker, Option<Vec<u8>>),
 ) -> Result<(), Error> {
     let options = Arc::new(options);
+    let in_force = Arc::new(InForce::new(Arc::clone(&options)));
     for warning in options.values().deprecations() {
         tracing::warn!("{warning}");
     }
     if let Some(warning) = &options.warning {
         tracing::warn!("{warning}");
+    }
+    let overriding = options.values().overriding();
+    if !overriding.is_empty() {
+        tracing::info!(
+            "these flags go before what the configuration file says: --{}",
+            overriding.join(", --")
+        );
     }
     if options.fleet.interlock.is_none() {
         tracing::warn!(
@@ -211,7 +221,7 @@ pub async fn run(
             Arc::clone(&server_fence),
         )) as Arc<dyn Server>,
         host: components::host_of(&config),
-        rate: (options.client.qps.unwrap_or(0.0), options.client.burst),
+        rate: rate(&options),
         fence: Arc::clone(&fence) as Arc<dyn Fence>,
         metrics: Arc::clone(&metrics),
         clock: Arc::new(SystemClock::default()),
@@ -240,12 +250,31 @@ pub async fn run(
     let sources = http::Sources {
         metrics: Arc::clone(&metrics),
         health: Arc::clone(&health),
-        options: Arc::clone(&options),
+        options: Arc::clone(&in_force),
         verbosity: Arc::clone(&telemetry.verbosity),
         debug: Arc::clone(&inside) as Arc<dyn http::Debug>,
         auth,
     };
     check_orders(&health, &node.shared.steering);
+    let pod = options.pod.clone().map(|pod| {
+        let (notices, waiting) = mpsc::channel(pod_events::WAITING_MAX);
+        actix::spawn(pod_events::send(apis.rare.kube(), pod, waiting));
+        notices
+    });
+    let file_state = Arc::<config::FileState>::default();
+    let file = Arc::clone(&file_state);
+    health.note(Kind::Readyz, Box::new(move || file.lines()));
+    if let Some(content) = content {
+        actix::spawn(config::follow(config::Parts {
+            maker: Arc::new(maker),
+            content,
+            in_force: Arc::clone(&in_force),
+            state: file_state,
+            metrics: Arc::clone(&metrics),
+            notices: pod.clone(),
+            apply: changes(&node, &telemetry.verbosity),
+        }));
+    }
     check_before_joining(&health, options.fleet.interlock.is_some());
     let serving = tokio::spawn(port.serve(sources, stop.clone()));
     let looking = Arc::clone(&node);
@@ -256,7 +285,7 @@ pub async fn run(
     });
 
     let result = own(
-        &options,
+        &in_force,
         coordination,
         leases,
         all_followed,
@@ -270,6 +299,7 @@ pub async fn run(
         threads,
         connection,
         published,
+        pod,
         &mut signals,
     )
     .await;
@@ -287,7 +317,7 @@ pub async fn run(
 /// Takes part in the fleet until the end.
 #[allow(clippy::too_many_arguments)] // The parts of one process, handed on once.
 async fn own(
-    options: &Options,
+    in_force: &InForce,
     mut coordination: Config,
     leases: LeaseApis,
     followed: Vec<Arc<Followed>>,
@@ -301,8 +331,10 @@ async fn own(
     threads: Vec<(String, Pulse)>,
     (watches, watched): (Api, Arc<Followed>),
     published: Fingerprints,
+    pod: Option<mpsc::Sender<pod_events::Notice>>,
     signals: &mut Signals,
 ) -> Result<(), Error> {
+    let options = in_force.load_full();
     let clients = Arc::new(move || leases.client());
     let host = Arc::clone(&node.host) as Arc<dyn RangeHost>;
     let pods = Pods::new(client.clone());
@@ -329,16 +361,10 @@ async fn own(
     let ends = handle.clone();
     let ending = move || ends.ending().map_or(Ok(()), Err);
     health.register("threads", Box::new(ending), &[Kind::Livez]);
-    let orders = client.clone();
-    let pod = options.pod.clone().map(|pod| {
-        let (notices, waiting) = mpsc::channel(pod_events::WAITING_MAX);
-        actix::spawn(pod_events::send(client, pod, waiting));
-        notices
-    });
     inside.set(handle.clone(), pod.clone());
     let notices = pod.clone();
     actix::spawn(steer::follow(steer::Parts {
-        client: orders,
+        client,
         namespace: options.fleet.namespace.clone(),
         fleet: options.fleet.fleet.clone(),
         shared: Arc::clone(&node.shared),
@@ -414,7 +440,7 @@ async fn own(
     draining.store(true, Ordering::Release);
     tracing::info!("asked to end: handing over");
     tokio::select! {
-        drained = handle.drain(options.controller_shutdown_timeout) => {
+        drained = handle.drain(in_force.load().controller_shutdown_timeout) => {
             tracing::info!(released = drained.released, dropped = drained.dropped.len(), "handed over");
         }
         () = signals.next() => {
@@ -426,6 +452,48 @@ async fn own(
         }
     }
     Ok(())
+}
+
+/// Has options take effect that have changed while the process runs.
+fn changes(node: &Arc<Node>, verbosity: &Arc<Verbosity>) -> Box<config::Apply> {
+    let (node, verbosity) = (Arc::clone(node), Arc::clone(verbosity));
+    Box::new(move |before, now| {
+        let mut without = Vec::new();
+        if before.logging.verbosity != now.logging.verbosity
+            && let Err(why) = verbosity.set(now.logging.verbosity)
+        {
+            without.push(format!("logging.verbosity has no effect: {why}"));
+        }
+        if before.logging.modules != now.logging.modules
+            && let Err(why) = verbosity.set_modules(now.logging.modules.clone())
+        {
+            without.push(format!("logging.vmodule has no effect: {why}"));
+        }
+        if rate(before) != rate(now) {
+            node.shared.writer.configure_rate(rate(now));
+        }
+        for unit in &node.shared.units {
+            if let Some((flag, _)) = unit.controller.descriptor().workers {
+                let count =
+                    |options: &Options| usize::try_from(options.flags.int(flag)).unwrap_or(0);
+                if count(before) != count(now)
+                    && let Some(ordered) = unit.workers.configure(count(now))
+                {
+                    without.push(format!(
+                        "the workers of {} stay {ordered} while an order says so; afterwards they are {}",
+                        unit.name(),
+                        count(now)
+                    ));
+                }
+            }
+        }
+        without
+    })
+}
+
+/// Requests to the API server, a second and at once; 0 a second where there is no limit.
+fn rate(options: &Options) -> (f64, u32) {
+    (options.client.qps.unwrap_or(0.0), options.client.burst)
 }
 
 /// How the API server is watched. Where nodes' heartbeats are judged, the watch of Leases rests only a little

@@ -12,6 +12,7 @@ use std::{
     },
 };
 
+use arc_swap::ArcSwap;
 use tracing::{Event, Level, Metadata, Subscriber, field::Field, subscriber::Interest};
 use tracing_subscriber::{
     EnvFilter, Layer,
@@ -33,7 +34,7 @@ const QUIET_CLIENT_BELOW: i64 = 4;
 #[derive(Debug)]
 pub struct Verbosity {
     level: AtomicI64,
-    modules: Vec<(String, i64)>,
+    modules: ArcSwap<Vec<(String, i64)>>,
     /// RUST_LOG rules instead.
     overridden: bool,
 }
@@ -42,7 +43,7 @@ impl Verbosity {
     fn of(options: &LoggingOptions, overridden: bool) -> Self {
         Self {
             level: AtomicI64::new(options.verbosity),
-            modules: options.modules.clone(),
+            modules: ArcSwap::from_pointee(options.modules.clone()),
             overridden,
         }
     }
@@ -57,12 +58,28 @@ impl Verbosity {
     /// # Errors
     /// Where RUST_LOG rules, which can't be changed from outside.
     pub fn set(&self, level: i64) -> Result<(), &'static str> {
-        if self.overridden {
-            return Err("RUST_LOG is set and rules instead of -v: start without it");
-        }
+        self.check()?;
         self.level.store(level, Ordering::Relaxed);
         tracing::callsite::rebuild_interest_cache();
         Ok(())
+    }
+
+    /// Changes that of single modules, `--vmodule`, from now on.
+    ///
+    /// # Errors
+    /// As [`Self::set`].
+    pub fn set_modules(&self, modules: Vec<(String, i64)>) -> Result<(), &'static str> {
+        self.check()?;
+        self.modules.store(Arc::new(modules));
+        tracing::callsite::rebuild_interest_cache();
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), &'static str> {
+        match self.overridden {
+            true => Err("RUST_LOG is set and rules instead of -v: start without it"),
+            false => Ok(()),
+        }
     }
 
     fn allows(&self, metadata: &Metadata<'_>) -> bool {
@@ -70,7 +87,8 @@ impl Verbosity {
         let stem = file
             .and_then(Path::file_stem)
             .and_then(|stem| stem.to_str());
-        let of_module = self.modules.iter().find(|(pattern, _)| {
+        let modules = self.modules.load();
+        let of_module = modules.iter().find(|(pattern, _)| {
             stem.is_some_and(|stem| like(pattern, stem)) || like(pattern, metadata.target())
         });
         let level = of_module.map_or_else(|| self.level(), |(_, level)| *level);

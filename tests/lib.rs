@@ -23,7 +23,7 @@ mod alone {
     mod port;
     mod rotation;
     mod statefulset;
-    mod steering;
+    pub(crate) mod steering;
     mod takeover;
     mod volumes;
     mod week;
@@ -39,6 +39,8 @@ mod bystanders;
 mod clouds;
 #[cfg(test)]
 mod companion;
+#[cfg(test)]
+mod config;
 #[cfg(test)]
 mod csi;
 #[cfg(test)]

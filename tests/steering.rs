@@ -22,7 +22,7 @@ use crate::support::{
 
 const REPLICAS: usize = 3;
 const RANGES: u32 = 256;
-const CONTROLLER: &str = "deployment-controller";
+pub const CONTROLLER: &str = "deployment-controller";
 /// What was paused is served within this time of its being resumed.
 const SERVED_WITHIN: Duration = Duration::from_secs(1);
 /// A paused key is observed for so long.
@@ -36,7 +36,7 @@ const WAIT_MAX: Duration = Duration::from_millis(500);
 const QUIET: Duration = Duration::from_secs(6);
 
 /// Who may steer: bound in the fleet's namespace alone.
-async fn steerer(control_plane: &ControlPlane) -> Result<Plugin> {
+pub async fn steerer(control_plane: &ControlPlane) -> Result<Plugin> {
     let args = [
         "create",
         "rolebinding",
@@ -51,7 +51,7 @@ async fn steerer(control_plane: &ControlPlane) -> Result<Plugin> {
 }
 
 /// Runs a command that must succeed; its output.
-async fn done(plugin: &Plugin, replica: &Replica, words: &[&str]) -> Result<String> {
+pub async fn done(plugin: &Plugin, replica: &Replica, words: &[&str]) -> Result<String> {
     let said = plugin.run(replica, words).await?;
     ensure!(said.code == 0, "{words:?}: {}{}", said.out, said.err);
     println!("$ kubectl manifold {}\n{}", words.join(" "), said.out);
@@ -581,7 +581,7 @@ fn a_drain_towards_members_that_do_not_answer_says_so_in_time_and_ends_by_leases
 }
 
 /// The workers of the controller in each replica, by `status`.
-async fn workers(plugin: &Plugin, replica: &Replica) -> Result<BTreeSet<u64>> {
+pub async fn workers(plugin: &Plugin, replica: &Replica) -> Result<BTreeSet<u64>> {
     let status = plugin.json(replica, &["status"]).await?;
     let replicas = status["fleet"]["replicas"].as_array().into_iter().flatten();
     let all = replicas.flat_map(|one| one["controllers"].as_array().into_iter().flatten());

@@ -1731,27 +1731,27 @@ fn a_rate_that_is_set_holds_the_writes_of_its_controller_until_it_is_taken_back(
         until("it is served", || rig.accounts("slow") == 1).await;
         let name = rig.shared.units[0].name();
         // Of a burst of two nothing is left after two accounts: the other two wait half a second each.
-        rig.shared.writer.set_rates(&[(name, 2.0)].into());
+        rig.shared.writer.order_rates(&[(name, 2.0)].into());
         let begun = tokio::time::Instant::now();
         rig.label("slow", "5");
         until("it is served", || rig.accounts("slow") == 5).await;
         let slow = begun.elapsed();
         assert!(slow >= Duration::from_millis(900), "{slow:?}");
         // The same again is no new burst; another controller's rate is not its own.
-        rig.shared.writer.set_rates(&[(name, 2.0)].into());
+        rig.shared.writer.order_rates(&[(name, 2.0)].into());
         let begun = tokio::time::Instant::now();
         rig.label("slow", "8");
         until("it is served", || rig.accounts("slow") == 8).await;
         let again = begun.elapsed();
         assert!(again >= Duration::from_millis(900), "{again:?}");
         // What waits for its turn at a rate that is no more has another turn at once.
-        rig.shared.writer.set_rates(&[(name, 0.1)].into());
+        rig.shared.writer.order_rates(&[(name, 0.1)].into());
         rig.label("slow", "12");
         until("one is made", || rig.accounts("slow") == 9).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!(rig.accounts("slow"), 9);
         let others = [("another-controller", 0.1)];
-        rig.shared.writer.set_rates(&others.into());
+        rig.shared.writer.order_rates(&others.into());
         until("it is served", || rig.accounts("slow") == 12).await;
         let begun = tokio::time::Instant::now();
         rig.label("slow", "28");

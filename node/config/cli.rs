@@ -11,7 +11,7 @@ use clap::{Parser, Subcommand, ValueEnum, error::ErrorKind};
 use controllers_kit::Descriptor;
 use serde_json::{Value as Json, json};
 
-use super::{File, Wrong, read, schema, source::Source, yaml::BYTES_MAX};
+use super::{File, Wrong, read, remedy, schema, source::Source, yaml::BYTES_MAX};
 use crate::{
     args::{self, Field, Leaf, Parsed, Spec, Tree, Value, Values},
     options::{Options, Surroundings},
@@ -239,8 +239,13 @@ fn values_of(specs: &[Spec], words: Vec<String>) -> Result<Values, Failure> {
 /// The bytes of a file, or of standard input.
 fn content(path: &Path) -> Result<Vec<u8>, Failure> {
     if path != Path::new("-") {
-        return reload::read(path)
-            .map_err(|why| unusable(format!("can't read {}: {why}", path.display())));
+        return reload::read(path).map_err(|why| {
+            unusable(format!(
+                "can't read {}: {why}{}",
+                path.display(),
+                remedy(&why)
+            ))
+        });
     }
     let mut content = Vec::new();
     std::io::stdin()
@@ -365,7 +370,7 @@ fn validate(
     }
     let count = specs.iter().filter(|spec| values.given(spec.name)).count();
     Ok(Printed {
-        out: format!("{}: valid, {count} values are given\n", path.display()),
+        out: format!("{}: valid, fields given: {count}\n", path.display()),
         notes,
         code: 0,
     })

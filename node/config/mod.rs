@@ -4,16 +4,18 @@
 //! it, from bytes to values and from what is wrong to a line. docs/config.md is for users.
 
 pub mod cli;
+mod follow;
 mod schema;
 mod source;
 pub mod yaml;
 
-use std::path::Path;
+use std::{io, path::Path};
 
 use crate::{
     args::{self, Origin, Problem, Setting, Spec, Step, Values},
     options::Invalid,
 };
+pub use follow::{Apply, FileState, Maker, Parts, follow};
 use yaml::Unreadable;
 
 /// Problems that are shown at once.
@@ -33,17 +35,6 @@ pub struct File {
 }
 
 impl File {
-    /// Reads the file of `--config`.
-    ///
-    /// # Errors
-    /// Where it can't be read, or something in it is wrong.
-    pub fn load(path: &Path, specs: &[Spec]) -> Result<Self, Wrong> {
-        let name = path.display().to_string();
-        let content = reload::read(path)
-            .map_err(|why| Wrong(vec![format!("--config: can't read {name}: {why}")]))?;
-        Self::parse(&name, content, specs)
-    }
-
     /// Reads a configuration from its bytes.
     ///
     /// # Errors
@@ -110,6 +101,27 @@ impl File {
     }
 }
 
+/// What the file of `--config` holds.
+fn content(path: &Path) -> Result<Vec<u8>, Wrong> {
+    reload::read(path).map_err(|why| {
+        let path = path.display();
+        let remedy = match why.kind() {
+            io::ErrorKind::NotFound => "; manifold config from-flags makes such a file",
+            _ => remedy(&why),
+        };
+        Wrong(vec![format!("--config: can't read {path}: {why}{remedy}")])
+    })
+}
+
+/// What to do about a file that can't be read, as a sentence's end; nothing where the reason says it.
+fn remedy(why: &io::Error) -> &'static str {
+    match why.kind() {
+        io::ErrorKind::IsADirectory => "; name the file in it",
+        io::ErrorKind::PermissionDenied => "; let the user that this process runs as read it",
+        _ => "",
+    }
+}
+
 /// The one document of these bytes.
 fn read(name: &str, content: &[u8]) -> Result<serde_json::Value, Wrong> {
     yaml::read(content).map_err(|Unreadable { line, why }| {
@@ -160,20 +172,6 @@ fn mentioned(sentence: &str, flag: &str) -> Option<usize> {
         from = end;
     }
     None
-}
-
-/// The values of the command line over those of its `--config`, and that file.
-///
-/// # Errors
-/// Where there is such a file, and it can't be used.
-pub fn with_file(flags: &Values) -> Result<(Values, Option<File>), Wrong> {
-    let mut values = flags.clone();
-    let Some(path) = flags.some("config") else {
-        return Ok((values, None));
-    };
-    let file = File::load(Path::new(path), flags.specs())?;
-    values.beneath(file.settings.iter().cloned());
-    Ok((values, Some(file)))
 }
 
 #[cfg(test)]

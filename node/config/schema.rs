@@ -11,7 +11,7 @@ const TEXT: &str = r"^[^\u0000-\u001f\u007f-\u009f]*$";
 /// Quantities of bytes.
 const QUANTITY: &str = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([kKMGTPE]|[KMGTPE]i)?$";
 
-/// The schema of a whole document. null stands for a field that is not there, as in Go.
+/// The schema of a whole document. null means a field that is not there, as in Go.
 pub fn schema(shape: &Shape<'_>) -> Json {
     let mut schema = of(shape, true);
     if let Json::Object(map) = &mut schema {
@@ -85,6 +85,15 @@ fn fixed(value: &Json) -> Json {
             })
         }
         Json::Null => json!({ "const": null }),
+        // In any order, as it is read.
+        Json::Array(items) => json!({
+            "type": ["array", "null"],
+            "items": { "enum": items },
+            "minItems": items.len(),
+            "maxItems": items.len(),
+            "uniqueItems": true,
+            "description": "Can't be set.",
+        }),
         value => json!({ "enum": [value, null], "description": "Can't be set." }),
     }
 }

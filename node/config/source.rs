@@ -150,7 +150,7 @@ fn environment(container: &Json) -> BTreeMap<&str, &str> {
         .collect()
 }
 
-/// A word with its `$(NAME)` replaced, as a kubelet does it; `$$` stands for `$`.
+/// A word with its `$(NAME)` replaced, as a kubelet does it; `$$` is `$`.
 ///
 /// # Errors
 /// With the name of a variable whose value is not known.

@@ -78,7 +78,7 @@ fn each_flag_has_a_field_or_a_reason_for_having_none() {
             }
         }
     }
-    assert_eq!(specs.len(), 176);
+    assert_eq!(specs.len(), 179);
     assert_eq!(
         without.keys().copied().collect::<Vec<_>>(),
         ["config", "help", "leader-migration-config", "version"]
@@ -149,7 +149,7 @@ fn every_flag_with_another_value_comes_back_from_the_file_that_says_it() {
         assert_eq!(values.origin(spec.name), Some(Origin::File), "{word}");
         all.push(word);
     }
-    assert_eq!(seen, 172);
+    assert_eq!(seen, 175);
     // All at once, in YAML and in JSON.
     let words: Vec<&str> = all.iter().map(String::as_str).collect();
     let flags = parsed(&words);
@@ -789,13 +789,28 @@ fn what_configz_answers_is_a_configuration_that_changes_nothing() {
     .unwrap();
     let configz = options.configz();
     let upstream = configz["kubecontrollermanager.config.k8s.io"].to_string();
-    let file = File::parse("x", upstream.into_bytes(), &specs()).unwrap();
+    let repeated = File::parse("x", upstream.into_bytes(), &specs()).unwrap();
     let mut values = parsed(&[]);
-    values.beneath(file.settings().iter().cloned());
+    values.beneath(repeated.settings().iter().cloned());
     assert_eq!(values.differing(&parsed(&[])).count(), 0);
     // Defaults that are repeated ask for nothing, so nothing is warned of.
     assert_eq!(values.without_effect().count(), 0);
     assert!(values.deprecations().is_empty());
+    // kube-controller-manager prints this list in another order after each start.
+    for (list, is_theirs) in [
+        (
+            "[{Group: events.k8s.io, Resource: events}, {Group: '', Resource: events}]",
+            true,
+        ),
+        ("[{Group: '', Resource: events}]", false),
+        (
+            "[{Group: '', Resource: events}, {Group: '', Resource: events}]",
+            false,
+        ),
+    ] {
+        let lines = format!("GarbageCollectorController: {{GCIgnoredResources: {list}}}");
+        assert_eq!(self::file(&lines).is_ok(), is_theirs, "{list}");
+    }
     let asked = over(
         &[],
         "Generic: {LeaderMigrationEnabled: true}\nKubeCloudShared: {AllowUntaggedCloud: true}",
@@ -867,7 +882,18 @@ fn conforms(schema: &Json, node: &Json) -> bool {
                         },
                     })
         }
-        Json::Array(items) => items.iter().all(|item| conforms(&schema["items"], item)),
+        Json::Array(items) => {
+            let length = items.len() as u64;
+            let is_unique = (1..items.len()).all(|at| !items[..at].contains(&items[at]));
+            schema["minItems"]
+                .as_u64()
+                .is_none_or(|least| length >= least)
+                && schema["maxItems"]
+                    .as_u64()
+                    .is_none_or(|most| length <= most)
+                && (schema["uniqueItems"] != true || is_unique)
+                && items.iter().all(|item| conforms(&schema["items"], item))
+        }
         _ => true,
     }
 }
@@ -938,4 +964,68 @@ fn the_schema_accepts_what_is_read_and_refuses_what_is_not() {
     assert!(live.contains("logging.verbosity"));
     assert!(live.contains("DeploymentController.ConcurrentDeploymentSyncs"));
     assert!(!live.contains("fleet.ranges"));
+}
+
+const DOCS: &str = include_str!("../../docs/config.md");
+
+#[test]
+fn the_example_of_the_docs_starts_a_replica_and_its_fields_are_fields() {
+    let example = DOCS
+        .split("```yaml\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next())
+        .find(|block| block.contains(args::KIND))
+        .unwrap();
+    let specs = specs();
+    let file = File::parse("docs", example.as_bytes().to_vec(), &specs).unwrap();
+    let mut values = parsed(&[]);
+    values.beneath(file.settings().iter().cloned());
+    let surroundings = Surroundings {
+        host_name: "host".to_owned(),
+        elsewhere: true,
+        ..Surroundings::default()
+    };
+    let options = Options::new(values, &registry::descriptors(), &surroundings).unwrap();
+    assert_eq!(options.warning, None);
+    assert!(!options.controllers.contains(&"ttl-controller"));
+    // Each field that the text names is there, and all that it says to take effect does.
+    let shape = args::shape(&specs);
+    let leaves = shape.leaves();
+    let named: BTreeSet<&str> = DOCS
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|text| {
+            text.contains('.') && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '.')
+        })
+        .filter(|text| {
+            let section = text.split('.').next().unwrap();
+            leaves
+                .iter()
+                .any(|(field, _)| field.split('.').next() == Some(section))
+        })
+        .collect();
+    assert!(named.len() > 12, "{named:?}");
+    for name in &named {
+        let is_known = leaves
+            .iter()
+            .any(|(field, _)| field == name || field.starts_with(&format!("{name}.")));
+        assert!(is_known, "{name} is no field");
+    }
+    let (_, said) = DOCS
+        .split_once("These fields take effect at once:")
+        .unwrap();
+    let (said, _) = said.split_once("All others").unwrap();
+    for spec in specs.iter().filter(|spec| spec.live) {
+        let Field::In(field) = spec.field else {
+            panic!("--{}", spec.name);
+        };
+        let is_workers = registry::descriptors()
+            .iter()
+            .any(|one| one.workers.is_some_and(|(flag, _)| flag == spec.name));
+        assert!(
+            is_workers || said.contains(&format!("`{field}`")),
+            "{field}"
+        );
+    }
 }

@@ -653,6 +653,7 @@ fn manager_pod(pod: &Pod) -> Option<ManagerPod> {
         "--replica-name",
         "--fleet-",
         "--expected-replicas",
+        "--config",
     ];
     let image = container.image.as_deref().unwrap_or_default();
     // Behind kubeadm's manifest only the image and some flags say what it is.

@@ -675,6 +675,16 @@ const ROWS: &[Row] = &[
     (
         |f| {
             f.guards.insert(GUARD, Ok(None));
+            each_pod_has(f, "--config=/etc/manifold/manifold.yaml");
+        },
+        "interlock/guard",
+        "warning",
+        "has its settings from a file (--config)",
+        "/configz",
+    ),
+    (
+        |f| {
+            f.guards.insert(GUARD, Ok(None));
             each_pod_has(f, "--leader-elect-resource-name=fleet-one");
         },
         "interlock/guard",

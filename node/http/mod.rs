@@ -48,7 +48,7 @@ use zpages::Page;
 use crate::{
     auth::{Asked, Auth, Refused, Target, User},
     metrics::{self, Metrics},
-    options::{Options, ServingOptions},
+    options::{InForce, ServingOptions},
     telemetry::Verbosity,
 };
 
@@ -197,7 +197,7 @@ pub struct Sources {
     /// For `/healthz` and its like.
     pub health: Arc<Health>,
     /// For `/configz`, `/flagz`.
-    pub options: Arc<Options>,
+    pub options: Arc<InForce>,
     /// For `/debug/flags/v`.
     pub verbosity: Arc<Verbosity>,
     /// For `/debug/shards`, `/debug/explain`.
@@ -729,7 +729,7 @@ async fn serve_metrics(State(sources): Shared) -> Response {
     exposition(
         sources
             .metrics
-            .encode_without(&sources.options.disabled_metrics),
+            .encode_without(&sources.options.load().disabled_metrics),
     )
 }
 
@@ -738,7 +738,7 @@ async fn serve_slis(State(sources): Shared) -> Response {
 }
 
 async fn configz(State(sources): Shared) -> Response {
-    json_text(&sources.options.configz())
+    json_text(&sources.options.load().configz())
 }
 
 async fn flagz(State(sources): Shared, request: Request) -> Response {
@@ -747,10 +747,10 @@ async fn flagz(State(sources): Shared, request: Request) -> Response {
     struct Content {
         flags: BTreeMap<&'static str, String>,
     }
-    if !sources.options.gate(Page::Flagz.gate()) {
+    if !sources.options.load().gate(Page::Flagz.gate()) {
         return not_found().await;
     }
-    let flags = sources.options.values().flagz();
+    let flags = sources.options.load().values().flagz();
     let lines = flags
         .iter()
         .map(|(name, value)| format!("{name}={value}\n"));
@@ -772,7 +772,7 @@ async fn statusz(State(sources): Shared, request: Request) -> Response {
         emulation_version: &'a str,
         paths: Vec<&'a str>,
     }
-    if !sources.options.gate(Page::Statusz.gate()) {
+    if !sources.options.load().gate(Page::Statusz.gate()) {
         return not_found().await;
     }
     let start = metrics::start_time_seconds();
@@ -792,7 +792,8 @@ async fn statusz(State(sources): Shared, request: Request) -> Response {
             "/configz", "/debug", "/flagz", "/healthz", "/livez", "/metrics", "/readyz", "/statusz",
         ],
     };
-    let fleet = &sources.options.fleet;
+    let options = sources.options.load();
+    let fleet = &options.fleet;
     let text = format!(
         "\nStarted: {}\nUp: {} hr {:02} min {:02} sec\nGo version: {}\nBinary version: {}\n\
          Emulation version: {}\nPaths: {}\nReplica: {} of fleet {}\n",
@@ -948,7 +949,7 @@ async fn move_range(
 }
 
 async fn pprof(State(sources): Shared) -> Response {
-    if !sources.options.profiling {
+    if !sources.options.load().profiling {
         return not_found().await;
     }
     plain(

@@ -9,7 +9,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower::ServiceExt;
 
 use super::*;
-use crate::{args::tests::values, auth::tests::auth, options::Surroundings, telemetry};
+use crate::{
+    args::tests::values,
+    auth::tests::auth,
+    options::{Options, Surroundings},
+    telemetry,
+};
 
 struct Inside;
 
@@ -96,7 +101,7 @@ fn sources(words: &[&str]) -> Sources {
     Sources {
         health: Health::new(metrics.clone()),
         metrics,
-        options: options(words),
+        options: Arc::new(InForce::new(options(words))),
         verbosity: telemetry::fixed_verbosity(),
         debug: Arc::new(Inside),
         auth: auth(),
@@ -390,7 +395,7 @@ async fn started(
     CancellationToken,
     tokio::task::JoinHandle<Result<(), Error>>,
 ) {
-    let mut serving = sources.options.serving.clone();
+    let mut serving = sources.options.load().serving.clone();
     serving.address = "127.0.0.1:0".parse().unwrap();
     let server = Server::bind(&serving).unwrap();
     let address = server.address().unwrap();

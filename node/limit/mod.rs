@@ -4,7 +4,9 @@
 use std::{sync::Mutex, time::Duration};
 
 use crate::queue::Monotonic;
+pub use limiters::{Limiters, Whose};
 
+mod limiters;
 #[cfg(test)]
 mod tests;
 
@@ -33,6 +35,28 @@ impl Bucket {
             tokens: burst,
             at: Monotonic::ZERO,
             paused_until: Monotonic::ZERO,
+        }
+    }
+
+    /// The same with another rate. The tokens that are there stay, as far as they are no more than the new
+    /// burst, and so does a pause. What is overdrawn is not carried over: it is of requests that wait for
+    /// their turn, and those take again.
+    #[must_use]
+    pub fn with_rate(&self, now: Monotonic, qps: f64, burst: u32) -> Self {
+        let new = Self::new(qps, burst);
+        let tokens = match (self.qps, new.qps) {
+            // Nothing was taken while there was no limit.
+            (None, _) | (_, None) => new.burst,
+            (Some(qps), Some(_)) => {
+                let refill = now.saturating_sub(self.at).as_secs_f64() * qps;
+                (self.tokens + refill).clamp(0.0, self.burst.min(new.burst))
+            }
+        };
+        Self {
+            tokens,
+            at: self.at.max(now),
+            paused_until: self.paused_until,
+            ..new
         }
     }
 
@@ -90,6 +114,13 @@ impl Limiter {
     /// See [`Bucket::new`].
     pub fn new(qps: f64, burst: u32) -> Self {
         Self(Mutex::new(Bucket::new(qps, burst)))
+    }
+
+    /// Another one with another rate: see [`Bucket::with_rate`].
+    fn with_rate(&self, now: Monotonic, (qps, burst): (f64, u32)) -> Self {
+        Self(Mutex::new(
+            self.with(|bucket| bucket.with_rate(now, qps, burst)),
+        ))
     }
 
     /// Runs something on the bucket; the lock is held for that alone.

@@ -1,6 +1,9 @@
 use std::time::Duration;
 
-use super::{Bucket, PAUSE_MAX, burst_for, times};
+use controllers_kit::Timestamp;
+
+use super::{Bucket, Limiters, PAUSE_MAX, Whose, burst_for, times};
+use crate::{clock::Clock, queue::Monotonic};
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -75,4 +78,140 @@ fn an_allowance_that_is_set_has_the_burst_of_that_of_all() {
     ] {
         assert_eq!(burst_for(qps, all), expected, "{qps} of {all:?}");
     }
+}
+
+#[test]
+fn a_rate_that_changes_keeps_what_was_taken_and_a_pause() {
+    // Nothing is left of the burst; half a second of the old rate comes, then the new one.
+    let mut bucket = Bucket::new(20.0, 30);
+    assert!((0..30).all(|_| bucket.take(ms(0)).is_zero()));
+    bucket = bucket.with_rate(ms(500), 100.0, 200);
+    assert!((0..10).all(|_| bucket.take(ms(500)).is_zero()));
+    assert_eq!(bucket.take(ms(500)), ms(10));
+    // No more than the new burst is left of the old one.
+    let mut bucket = Bucket::new(20.0, 30);
+    bucket = bucket.with_rate(ms(0), 1.0, 2);
+    assert!((0..2).all(|_| bucket.take(ms(0)).is_zero()));
+    assert_eq!(bucket.take(ms(0)), ms(1000));
+    // From and to no limit.
+    bucket = bucket.with_rate(ms(0), 0.0, 1);
+    assert!((0..100).all(|_| bucket.take(ms(0)).is_zero()));
+    bucket = bucket.with_rate(ms(0), 1.0, 3);
+    assert!((0..3).all(|_| bucket.take(ms(0)).is_zero()));
+    assert_eq!(bucket.take(ms(0)), ms(1000));
+    bucket.pause(ms(0), ms(700));
+    bucket = bucket.with_rate(ms(0), 1000.0, 1000);
+    assert_eq!(
+        bucket.take(ms(100)),
+        ms(600),
+        "the server's pause is not over"
+    );
+}
+
+const SLOW: Whose = Whose::Controller("slow", (1, 1));
+const OWN: Whose = Whose::Controller("own", (2, 3));
+
+/// How many requests go at once.
+fn at_once(limiters: &Limiters, whose: Whose) -> usize {
+    let limiter = limiters.of(whose);
+    let taken = (0..1000).take_while(|_| limiter.with(|bucket| bucket.take(ms(0)).is_zero()));
+    taken.count()
+}
+
+#[test]
+fn an_order_goes_before_the_configured_rate_and_its_end_brings_back_what_is_configured_by_then() {
+    enum Do {
+        Configure(f64, u32),
+        Order(Option<f64>),
+    }
+    use Do::{Configure, Order};
+    for (steps, slow, all, own, events) in [
+        (&[][..], 30, 0, 90, 30),
+        // What was there stays; it grows to the new burst at the new rate.
+        (&[Configure(40.0, 50)], 30, 0, 90, 30),
+        (&[Order(Some(2.0))], 3, 30, 90, 30),
+        // What goes at once is as much less of the new burst.
+        (&[Order(Some(2.0)), Configure(4.0, 4)], 2, 4, 12, 4),
+        (
+            &[Order(Some(2.0)), Configure(4.0, 4), Order(None)],
+            4,
+            0,
+            12,
+            4,
+        ),
+        (
+            &[Configure(4.0, 4), Order(Some(40.0)), Order(None)],
+            4,
+            0,
+            12,
+            4,
+        ),
+        (&[Order(Some(2.0)), Order(Some(20.0))], 30, 30, 90, 30),
+    ] {
+        let limiters = Limiters::new((20.0, 30));
+        let [_, _] = [SLOW, OWN].map(|whose| limiters.of(whose));
+        for step in steps {
+            match step {
+                Configure(qps, burst) => limiters.configure(ms(0), (*qps, *burst)),
+                Order(qps) => {
+                    limiters.order(&qps.iter().map(|qps| ("slow", *qps)).collect());
+                }
+            }
+        }
+        let found = [
+            SLOW,
+            Whose::Controller("another", (1, 1)),
+            OWN,
+            Whose::Events,
+        ]
+        .map(|whose| at_once(&limiters, whose));
+        assert_eq!(found, [slow, all, own, events]);
+    }
+}
+
+/// The clock of a runtime whose time is paused.
+struct Paused(tokio::time::Instant);
+
+impl Clock for Paused {
+    fn monotonic(&self) -> Monotonic {
+        self.0.elapsed()
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::UNIX_EPOCH
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_at_a_rate_that_is_no_more_has_another_turn_and_takes_one_token() {
+    let limiters = Limiters::new((0.01, 1));
+    let clock = Paused(tokio::time::Instant::now());
+    let turn = |whose| limiters.turn(whose, &clock, std::future::pending::<()>());
+    for whose in [SLOW, Whose::Events] {
+        turn(whose).await.unwrap();
+    }
+    // Each would wait for minutes.
+    let (waiting, events) = (
+        vec![turn(SLOW), turn(SLOW), turn(SLOW)],
+        turn(Whose::Events),
+    );
+    let change = async {
+        tokio::time::sleep(ms(1000)).await;
+        limiters.configure(clock.monotonic(), (10.0, 10));
+    };
+    let (writes, event, ()) = futures::join!(futures::future::join_all(waiting), events, change);
+    assert!(writes.iter().all(Result::is_ok) && event.is_ok());
+    // A second for the change, then ten a second.
+    let is_at = |millis| {
+        let took = clock.monotonic();
+        assert!(took.abs_diff(ms(millis)) <= ms(10), "{took:?}, {millis}");
+    };
+    is_at(1300);
+    turn(SLOW).await.unwrap();
+    is_at(1400);
+    // A wait that ends otherwise gives its token back.
+    let stopped = limiters.turn(SLOW, &clock, std::future::ready("stopped"));
+    assert_eq!(stopped.await.unwrap_err(), "stopped");
+    turn(SLOW).await.unwrap();
+    is_at(1500);
 }

@@ -144,6 +144,9 @@ struct Families {
     decode_errors: Counters<1>,
     plan_seconds: Histograms<1>,
     plan_panics: Counters<1>,
+    config_reads: Counters<1>,
+    config_pending: Gauge<i64, AtomicI64>,
+    config_refused: Gauge<i64, AtomicI64>,
     plan_breaches: Counters<1>,
     wake_panics: Counters<1>,
     quarantined: Gauges<1>,
@@ -329,6 +332,20 @@ impl Metrics {
             family
                 .get_or_create(&[("name", Text::from(name.clone()))])
                 .set(1);
+        }
+    }
+
+    /// The configuration file has changed and was used or refused; how many of its fields need a restart.
+    pub fn config_read(&self, used: bool, pending: usize) {
+        let result = if used { "used" } else { "refused" };
+        self.families
+            .config_reads
+            .get_or_create(&[("result", result.into())])
+            .inc();
+        self.families.config_refused.set(i64::from(!used));
+        if used {
+            let pending = i64::try_from(pending).unwrap_or(i64::MAX);
+            self.families.config_pending.set(pending);
         }
     }
 
@@ -874,6 +891,20 @@ fn families(on: &mut Registering) -> Families {
         plan_panics: on.counters(
             "manifold_plan_panics",
             "Plans that panicked; each costs its key a back-off.",
+        ),
+        config_reads: on.counters(
+            "manifold_config_changes",
+            "Changes of the configuration file since the start, by whether they were used or refused.",
+        ),
+        config_pending: on.add(
+            "manifold_config_pending_fields",
+            "Fields of the configuration file that a restart would change.",
+            Gauge::default(),
+        ),
+        config_refused: on.add(
+            "manifold_config_refused",
+            "1 while the configuration file is one that was refused, so that an earlier one is in force, else 0.",
+            Gauge::default(),
         ),
         plan_breaches: on.counters(
             "manifold_plan_breaches",

@@ -66,6 +66,9 @@ const GOLDEN: &[(&str, &str)] = &[
         "manifold_client_certificate_expiration_timestamp_seconds",
         "gauge",
     ),
+    ("manifold_config_changes_total", "counter"),
+    ("manifold_config_pending_fields", "gauge"),
+    ("manifold_config_refused", "gauge"),
     ("manifold_decode_errors_total", "counter"),
     ("manifold_epoch_changes_total", "counter"),
     ("manifold_events_dropped_total", "counter"),
@@ -224,6 +227,7 @@ fn used() -> Arc<Metrics> {
     metrics.peer_refusals(&[("unknown", 2)]);
     metrics.ownership_changed("took_over");
     metrics.event_dropped();
+    metrics.config_read(true, 1);
     metrics.trace_spans(1, &[("queue_full", 1)]);
     metrics
         .controller("root-ca-certificate-publisher-controller")

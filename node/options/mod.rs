@@ -301,6 +301,10 @@ pub struct Options {
     values: Values,
 }
 
+/// The options in force: those of the start, and of what a change of the configuration file has changed
+/// since.
+pub type InForce = arc_swap::ArcSwap<Options>;
+
 /// Everything that is wrong with the options, each a sentence that names the flag.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.join("; "))]

@@ -537,17 +537,17 @@ impl Follower {
         }
     }
 
-    /// Gives controllers the workers and the rates of writes that are set, and all others those of the flags.
+    /// Gives controllers the workers and the rates of writes that are set, and all others what is configured.
     fn set(&self, in_force: &InForce) {
         let mut rates = BTreeMap::new();
         for unit in &self.shared.units {
             let workers = in_force.setting(unit.index, Setting::Workers);
-            unit.workers.set(workers.map(Amount::count));
+            unit.workers.order(workers.map(Amount::count));
             if let Some(qps) = in_force.setting(unit.index, Setting::Qps) {
                 rates.insert(unit.name(), qps.value());
             }
         }
-        self.shared.writer.set_rates(&rates);
+        self.shared.writer.order_rates(&rates);
     }
 
     /// What is said at the own Pod of this replica's own drain.

@@ -28,6 +28,8 @@ const UNDECODED: &str = r#"manifold_decode_errors_total{resource="pods"}"#;
 const CERTIFICATE: &str =
     r#"manifold_client_certificate_expiration_timestamp_seconds{flag="kubeconfig"}"#;
 const PAUSES: &str = r#"manifold_pauses{controller="deployment-controller",of="controller"}"#;
+const REFUSED_FILE: &str = "manifold_config_refused";
+const PENDING_FIELDS: &str = "manifold_config_pending_fields";
 const OWNED: &str = "manifold_ranges_owned";
 const UNOWNED: &str = "manifold_ranges_unowned";
 const UNREACHABLE: &str = "manifold_members_unreachable";
@@ -322,6 +324,24 @@ pub(super) const FAULTS: &[Fault] = &[
         }
     }),
     ordinary(
+        "a configuration file is wrong and corrected",
+        |cluster, since| {
+            if since < 2.0 {
+                let each = cluster.each();
+                each.for_each(|target| target.set(REFUSED_FILE, 1.0));
+            }
+        },
+    ),
+    ordinary(
+        "a configuration file changes, and a restart follows within the hour",
+        |cluster, since| {
+            if since < 60.0 {
+                let each = cluster.each();
+                each.for_each(|target| target.set(PENDING_FIELDS, 2.0));
+            }
+        },
+    ),
+    ordinary(
         "kube-controller-manager beside, in trouble",
         |cluster, _| {
             // In the same job, without a metric of ours.
@@ -381,6 +401,21 @@ pub(super) const FAULTS: &[Fault] = &[
             }
         },
     ),
+    fault(
+        "a configuration file is wrong",
+        "ManifoldConfigRefused",
+        |cluster, _| {
+            let each = cluster.each();
+            each.for_each(|target| target.set(REFUSED_FILE, 1.0));
+        },
+    ),
+    Fault {
+        name: "a restart for a configuration file is forgotten",
+        from: FROM,
+        to: 110.0,
+        edit: |cluster, _| cluster.targets[1].set(PENDING_FIELDS, 2.0),
+        fires: Some("ManifoldConfigPending"),
+    },
     fault("no replica answers", "ManifoldAbsent", |cluster, _| {
         cluster.each().for_each(|target| target.up = false);
     }),

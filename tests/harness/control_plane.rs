@@ -855,12 +855,15 @@ impl Kcm {
 
     /// A scrape of `/metrics`.
     pub async fn metrics(&self) -> Result<Metrics> {
-        let request = http::Request::get("/metrics").body(Vec::new())?;
+        Ok(Metrics::parse(&self.text("/metrics").await?))
+    }
+
+    /// Any path that it serves, as text.
+    pub async fn text(&self, path: &str) -> Result<String> {
+        let request = http::Request::get(path).body(Vec::new())?;
         let client = Client::try_from(self.viewer.clone())?;
         let text = client.request_text(request).await;
-        Ok(Metrics::parse(
-            &text.context("kube-controller-manager's /metrics")?,
-        ))
+        text.with_context(|| format!("kube-controller-manager's {path}"))
     }
 }
 

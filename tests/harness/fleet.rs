@@ -188,6 +188,8 @@ impl FleetBuilder {
             namespace: self.namespace,
             name_prefix: self.name_prefix,
             peer_trust: self.peer_trust,
+            by_file: false,
+            beside_file: Vec::new(),
             args: self.args,
             env: self.env,
         })
@@ -209,6 +211,8 @@ pub struct Fleet {
     namespace: String,
     name_prefix: String,
     peer_trust: PeerTrust,
+    by_file: bool,
+    beside_file: Vec<String>,
     args: Vec<String>,
     env: Vec<(String, String)>,
 }
@@ -217,6 +221,17 @@ impl Fleet {
     /// By what the replicas that are started from now on know the others.
     pub fn set_peer_trust(&mut self, trust: PeerTrust) {
         self.peer_trust = trust;
+    }
+
+    /// Whether replicas that are started from now on are given all by `--config`, in a file that `manifold
+    /// config from-flags` has made.
+    pub fn set_by_file(&mut self, by_file: bool) {
+        self.by_file = by_file;
+    }
+
+    /// Flags that replicas which are given a file have beside it.
+    pub fn set_beside_file(&mut self, flags: &[&str]) {
+        self.beside_file = flags.iter().map(|flag| (*flag).to_owned()).collect();
     }
 
     /// Number of ranges.
@@ -284,6 +299,13 @@ impl Fleet {
         }
         arguments.extend(self.args.iter().cloned());
         arguments.extend(args.iter().map(|arg| (*arg).to_owned()));
+        if self.by_file {
+            let file = self.config_file(name);
+            std::fs::write(&file, self.file_of(&arguments)?)
+                .with_context(|| format!("writing {}", file.display()))?;
+            arguments = vec![format!("--config={}", file.display())];
+            arguments.extend(self.beside_file.iter().cloned());
+        }
         let log = self.log_of(name);
         let process = Process::spawn(&Spec {
             name: name.to_owned(),
@@ -302,6 +324,27 @@ impl Fleet {
             peer_port,
             _dir: Arc::clone(&self.dir),
         })
+    }
+
+    /// The configuration file of a replica, where replicas are given one.
+    pub fn config_file(&self, name: &str) -> PathBuf {
+        self.dir.file(&format!("{}-{name}.yaml", self.tag))
+    }
+
+    /// The file that says what flags say.
+    fn file_of(&self, flags: &[String]) -> Result<Vec<u8>> {
+        let output = std::process::Command::new(&self.binary)
+            .args(["config", "from-flags", "--"])
+            .args(flags)
+            .output()
+            .context("manifold config from-flags")?;
+        if !output.status.success() {
+            bail!(
+                "manifold config from-flags: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        Ok(output.stdout)
     }
 
     /// Starts `count` replicas, numbered from 0, and waits until all are ready.

@@ -79,7 +79,7 @@ fn a_kubeadm_manifest_becomes_a_file_that_is_valid_and_says_the_same() {
     let (out, notes, code) = run(&["validate", &file]);
     assert_eq!(
         (out, code),
-        (format!("{file}: valid, 8 values are given\n"), 0),
+        (format!("{file}: valid, fields given: 8\n"), 0),
         "{notes:?}"
     );
     assert_eq!(run(&["diff", &manifest, &file]), (String::new(), vec![], 0));

@@ -113,6 +113,23 @@ fn not_held(facts: &Facts, name: &str) -> Finding {
             ["manifold companion --help   # both lists from one"],
         );
     }
+    let in_file =
+        |pod: &&ManagerPod| pod.flag("config").is_some() && pod.flag("leader-elect").is_none();
+    if let Some(pod) = facts.own_pods().find(in_file) {
+        return Finding::warning(
+            format!(
+                "nobody holds the Lease {expected}, or renews it. Whether it is meant so can't be seen: {}/{} has its \
+                 settings from a file (--config). Where Generic.LeaderElection.leaderElect is true there, the fleet \
+                 writes nothing until it holds the Lease (check leaderElection of `/readyz?verbose` has the reason)",
+                pod.namespace, pod.name
+            ),
+            [
+                "# compare with what runs: kubectl manifold dump has each replica's /configz"
+                    .to_owned(),
+                restart(facts, None),
+            ],
+        );
+    }
     Finding::failed(
         format!(
             "nobody holds the Lease {expected}, or renews it: the fleet writes nothing until it does (check \
