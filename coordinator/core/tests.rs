@@ -532,8 +532,8 @@ fn a_renewal_of_another_member_runs_no_rule_and_whatever_else_it_says_does() {
     assert!(!quiet(&bench, renewed(&bench, 1004)));
 }
 
-/// Seconds in which a list of the replica Leases is asked for, of 20 that pass. In each of them a renewal that
-/// took `slow` lands and the watch brings it, but for seconds from `stuck` on; `silent` do not renew.
+/// Seconds in which a list of the replica Leases is asked for, of 20 that pass. In each of them a renewal
+/// that took `slow` lands and the watch brings it, but for seconds from `stuck` on; `silent` do not renew.
 fn lists_in_twenty_seconds(slow: Duration, stuck: u64, silent: &[&str]) -> Vec<u64> {
     let mut bench = half_and_half();
     let mut lists = Vec::new();
@@ -573,7 +573,7 @@ fn the_own_renewal_seen_by_the_watch_is_as_good_as_a_list_while_all_renew() {
     let fast = Duration::from_millis(20);
     let from = |second: u64| -> Vec<u64> { (second..=20).collect() };
     assert_eq!(lists_in_twenty_seconds(fast, 99, &[]), [1, 16]);
-    // A watch that stands still shows nothing from then on.
+    // A watch that is stuck shows nothing from then on.
     let stuck = lists_in_twenty_seconds(fast, 10, &[]);
     assert_eq!((stuck[0], &stuck[1..]), (1, &from(11)[..]));
     // A renewal that took longer than a read may proves nothing.

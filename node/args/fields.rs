@@ -652,8 +652,8 @@ pub fn steps(field: &str) -> Vec<Step> {
         .collect()
 }
 
-/// Whether all that is given is as in the other; null and what is left out are. A list may have another order:
-/// that of kube-controller-manager's `GCIgnoredResources` is another after each start.
+/// Whether all that is given is as in the other; null and what is left out are. The order of a list may be
+/// another: that of kube-controller-manager's `GCIgnoredResources` changes with each start.
 fn is_within(given: &Json, wanted: &Json) -> bool {
     match (given, wanted) {
         (Json::Null, _) => true,

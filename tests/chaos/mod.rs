@@ -752,8 +752,8 @@ fn promised(fault: Fault) -> (Option<Duration>, Option<Duration>) {
         Fault::JoinAndLeave | Fault::WrongCertificate | Fault::Garbage | Fault::FalseHandoffs => {
             (ms(500), ms(500))
         }
-        // Up to one until the next renewal is missed, three until a new connection is made, one and a half for
-        // that to help, two until it is certain that others see more, and the move.
+        // Up to one until the next renewal is missed, three until a new connection is made, one and a half
+        // for that to help, two until it is certain that others see more, and the move.
         Fault::FreezeWatches => (ms(8_000), ms(500)),
         Fault::Stand | Fault::Delay | Fault::Swallow | Fault::Cut => (None, ms(500)),
         Fault::DeleteReplicaLease

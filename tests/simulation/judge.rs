@@ -344,7 +344,8 @@ impl Judge {
     }
 
     /// The cluster without what the server's fence would have refused and nobody takes away. Whether a pod
-    /// among it is too many shows at the end alone, so there may be two answers, of which one has to be right.
+    /// among it is too many shows at the end alone, so there may be two answers, of which one
+    /// has to be right.
     pub fn without_late<'a>(
         &self,
         server: &'a Server,
