@@ -357,7 +357,6 @@ fn waits(ends: &[Ended], records: &[AuditRecord]) -> BTreeMap<End, Vec<Duration>
             .map(|at| at.duration_since(end.at).unsigned_abs());
         waits.entry(end.how).or_default().extend(times);
     }
-    waits.values_mut().for_each(|times| times.sort_unstable());
     waits
 }
 
@@ -371,15 +370,14 @@ fn quantile(sorted: &[Duration], share: f64) -> Duration {
     sorted[rank.saturating_sub(1).min(sorted.len() - 1)]
 }
 
-async fn takeovers(rounds: usize) -> Result<()> {
+/// One end of each kind in a fleet of its own: keys that were in flight at several ends are quarantined.
+async fn ends_of_each_kind(first: usize) -> Result<BTreeMap<End, Vec<Duration>>> {
     let mut scene = Scene::new().await?;
     let mut ends = Vec::new();
-    for round in 0..rounds {
-        for (place, how) in End::ALL.into_iter().enumerate() {
-            let index = (round + place) % REPLICAS;
-            let ended = scene.end(index, how).await;
-            ends.push(ended.with_context(|| format!("{how:?} of {}", name(index)))?);
-        }
+    for (place, how) in End::ALL.into_iter().enumerate() {
+        let index = (first + place) % REPLICAS;
+        let ended = scene.end(index, how).await;
+        ends.push(ended.with_context(|| format!("{how:?} of {}", name(index)))?);
     }
     let mut records = Vec::new();
     scene.control_plane.audit().read(|record| {
@@ -387,7 +385,21 @@ async fn takeovers(rounds: usize) -> Result<()> {
             records.push(record);
         }
     })?;
-    let waits = waits(&ends, &records);
+    let verdict = judge(&scene.control_plane, "takeover")?;
+    ensure!(verdict.changes > 0 && verdict.only_grown == DEPLOYMENTS);
+    let left = owners(&scene.client).await?;
+    ensure!(left.len() == RANGES as usize);
+    Ok(waits(&ends, &records))
+}
+
+async fn takeovers(rounds: usize) -> Result<()> {
+    let mut waits = BTreeMap::<End, Vec<Duration>>::new();
+    for round in 0..rounds {
+        for (how, times) in ends_of_each_kind(round).await? {
+            waits.entry(how).or_default().extend(times);
+        }
+    }
+    waits.values_mut().for_each(|times| times.sort_unstable());
     for how in End::ALL {
         let times = waits.get(&how).filter(|times| !times.is_empty());
         let times = times.with_context(|| format!("{how:?}: no range had work"))?;
@@ -401,14 +413,10 @@ async fn takeovers(rounds: usize) -> Result<()> {
             how.promise().as_secs_f64(),
         );
     }
-    let verdict = judge(&scene.control_plane, "takeover")?;
-    ensure!(verdict.changes > 0 && verdict.only_grown == DEPLOYMENTS);
     for (how, times) in &waits {
         let longest = quantile(times, 0.99);
         ensure!(longest <= how.promise(), "{how:?}: {longest:.2?}");
     }
-    let left = owners(&scene.client).await?;
-    ensure!(left.len() == RANGES as usize);
     Ok(())
 }
 
