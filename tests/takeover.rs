@@ -38,6 +38,8 @@ const LATE_WRITES: Duration = Duration::from_secs(2);
 const LEASE: Duration = Duration::from_secs(5);
 /// Beyond what the protocol waits for: the eviction, the claims, a scan for the keys, their verification.
 const TAKING: Duration = Duration::from_millis(800);
+/// In one run of each kind, a single range decides, and other tests compute on the same processors.
+const SLACK: Duration = Duration::from_secs(1);
 /// A replica that is to panic has work within this.
 const WORKS: Duration = Duration::from_secs(20);
 /// What every reconcile of a key comes to, in a task on one of the threads that have the ranges.
@@ -392,7 +394,8 @@ async fn ends_of_each_kind(first: usize) -> Result<BTreeMap<End, Vec<Duration>>>
     Ok(waits(&ends, &records))
 }
 
-async fn takeovers(rounds: usize) -> Result<()> {
+/// With each promise longer by `slack`.
+async fn takeovers(rounds: usize, slack: Duration) -> Result<()> {
     let mut waits = BTreeMap::<End, Vec<Duration>>::new();
     for round in 0..rounds {
         for (how, times) in ends_of_each_kind(round).await? {
@@ -415,7 +418,7 @@ async fn takeovers(rounds: usize) -> Result<()> {
     }
     for (how, times) in &waits {
         let longest = quantile(times, 0.99);
-        ensure!(longest <= how.promise(), "{how:?}: {longest:.2?}");
+        ensure!(longest <= how.promise() + slack, "{how:?}: {longest:.2?}");
     }
     Ok(())
 }
@@ -423,12 +426,12 @@ async fn takeovers(rounds: usize) -> Result<()> {
 #[test]
 fn whatever_ends_a_replica_its_keys_are_served_as_soon_as_that_is_certain() {
     let _alone = alone();
-    run_test(takeovers(1));
+    run_test(takeovers(1, SLACK));
 }
 
 #[test]
 #[ignore = "minutes: cargo parity"]
 fn many_ends_of_each_kind_are_within_what_is_promised() {
     let _alone = alone();
-    run_test(takeovers(12));
+    run_test(takeovers(12, Duration::ZERO));
 }
