@@ -181,11 +181,9 @@ impl Coordinator {
 
     fn decide(&mut self, ctx: &mut Context<Self>) {
         let inputs = std::mem::take(&mut self.pending);
-        let is_quiet = self.core.changes_nothing(&inputs);
-        let effects = self.core.steps(self.fence.now(), inputs);
-        if is_quiet {
+        let Some(effects) = self.core.steps(self.fence.now(), inputs) else {
             return;
-        }
+        };
         // As the core knows it: what it gains belongs to this life, though the renewal may have begun another
         // already.
         let life = self.core.holder();

@@ -43,12 +43,12 @@ const READ_GAP_PERIODS: u32 = 3;
 /// brings what changes; this is for the day on which it does not.
 const RANGES_PERIODS: u32 = 30;
 
-/// So many retry periods lie between two lists of the replica Leases while nobody is silent or going and the
+/// Retry periods between two lists of the replica Leases while nobody is silent or going and the
 /// watch has everything up to the own renewals: that is what a list would show. It is still asked for now and
 /// then, since only a list shows that the server's storage went back.
 const REPLICAS_PERIODS: u32 = 15;
 
-/// A member that has not renewed for so many retry periods is silent: what follows from that rests on lists.
+/// A member that has not renewed for this number of retry periods is silent: what follows from that rests on lists.
 const SILENT_PERIODS: u32 = 2;
 
 /// What holds a range up is tried again after this part of a retry period: a swap without a clear answer,
@@ -576,28 +576,33 @@ impl Core {
 
     /// Takes one input and says what is to be done.
     pub fn step(&mut self, now: Time, input: Input) -> Vec<Effect> {
-        self.steps(now, [input])
+        self.steps(now, [input]).unwrap_or_default()
     }
 
-    /// Takes inputs that came together, and decides once; not at all where [`Self::changes_nothing`].
-    pub fn steps(&mut self, now: Time, inputs: impl IntoIterator<Item = Input>) -> Vec<Effect> {
+    /// Takes inputs that came together, and decides once; `None` where they change nothing: then its view,
+    /// its holder and the next [`Self::wake_at`] are good as they were.
+    pub fn steps(
+        &mut self,
+        now: Time,
+        inputs: impl IntoIterator<Item = Input>,
+    ) -> Option<Vec<Effect>> {
+        let inputs: Vec<Input> = inputs.into_iter().collect();
+        let is_quiet = self.changes_nothing(&inputs);
         let mut out = Vec::new();
         if !self.fatal {
-            let inputs: Vec<Input> = inputs.into_iter().collect();
-            let decides = !self.changes_nothing(&inputs);
             for input in inputs {
                 self.absorb(now, input, &mut out);
             }
-            if decides {
+            if !is_quiet {
                 self.decide(now, &mut out);
             }
         }
-        out
+        (!is_quiet).then_some(out)
     }
 
     /// Whether these inputs are renewals by which no rule decides otherwise than before, nor any earlier than
     /// at the next [`Self::wake_at`]. Each member of a large fleet sees those of all others all the time.
-    pub fn changes_nothing(&self, inputs: &[Input]) -> bool {
+    pub(crate) fn changes_nothing(&self, inputs: &[Input]) -> bool {
         let is_bare = |input: &Input| match input {
             Input::Replica(lease) => self.is_renewal(lease),
             // What waits for the watch waits for it because of somebody who is going.
@@ -1013,10 +1018,7 @@ impl Core {
         leases: Vec<ReplicaLease>,
     ) {
         self.reading = false;
-        let slow = now.saturating_sub(started) > self.config.retry_period;
-        let in_time = self
-            .last_read
-            .is_some_and(|last| started <= last + self.read_gap());
+        let (slow, in_time) = (self.is_slow(now, started), self.is_in_time(started));
         let listed: BTreeSet<String> = leases.iter().map(|lease| lease.name.clone()).collect();
         for lease in leases {
             self.see_replica(now, lease);
@@ -1057,11 +1059,7 @@ impl Core {
             return;
         };
         self.counted = version;
-        let slow = now.saturating_sub(started) > self.config.retry_period;
-        let in_time = self
-            .last_read
-            .is_some_and(|last| started <= last + self.read_gap());
-        if in_time && !slow {
+        if self.is_in_time(started) && !self.is_slow(now, started) {
             (self.last_read, self.brought) = (Some(now), Some(now));
         }
     }
@@ -2888,6 +2886,17 @@ impl Core {
 
     fn read_gap(&self) -> Duration {
         self.config.retry_period * READ_GAP_PERIODS
+    }
+
+    /// Whether a read that was started then comes too late to prove anything.
+    fn is_slow(&self, now: Time, started: Time) -> bool {
+        now.saturating_sub(started) > self.config.retry_period
+    }
+
+    /// Whether a read that was started then follows the good one before without a gap.
+    fn is_in_time(&self, started: Time) -> bool {
+        self.last_read
+            .is_some_and(|last| started <= last + self.read_gap())
     }
 
     fn reads_good(&self, now: Time) -> bool {

@@ -7,7 +7,7 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{Parser, Subcommand, ValueEnum, error::ErrorKind};
+use clap::{Parser, Subcommand, ValueEnum};
 use controllers_kit::Descriptor;
 use serde_json::{Value as Json, json};
 
@@ -137,15 +137,9 @@ struct Printed {
 
 /// Runs the command; `words` begin with [`WORD`].
 pub fn run(words: &[String], descriptors: &[Descriptor]) -> ExitCode {
-    let cli = match Cli::try_parse_from(words) {
+    let cli: Cli = match doctor::parsed(words) {
         Ok(cli) => cli,
-        Err(error) => {
-            let _printed = error.print();
-            return match error.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-                _ => ExitCode::from(UNUSABLE),
-            };
-        }
+        Err(code) => return code,
     };
     let surroundings = Surroundings::now();
     match act(cli.command, descriptors, &surroundings) {

@@ -1,6 +1,7 @@
 //! The command lines of the subcommands.
 
 use std::{
+    ffi::OsString,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -165,18 +166,29 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Reads a command line, the program's name first.
+///
+/// # Errors
+/// With the exit code once what there is to say was printed: help and version are a success, and a line that
+/// can't be understood has 2.
+pub fn parsed<C: Parser>(
+    words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+) -> Result<C, ExitCode> {
+    C::try_parse_from(words).map_err(|error| {
+        let _printed = error.print();
+        match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+            _ => ExitCode::from(UNUSABLE),
+        }
+    })
+}
+
 /// Runs a subcommand; `words` begin with its name. `version` is this program's.
 pub fn run(words: &[String], version: &str, descriptors: &[Descriptor]) -> ExitCode {
     let words = std::iter::once("manifold").chain(words.iter().map(String::as_str));
-    let cli = match Cli::try_parse_from(words) {
+    let cli: Cli = match parsed(words) {
         Ok(cli) => cli,
-        Err(error) => {
-            let _printed = error.print();
-            return match error.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-                _ => ExitCode::from(UNUSABLE),
-            };
-        }
+        Err(code) => return code,
     };
     match cli.command {
         Command::Companion(args) => {

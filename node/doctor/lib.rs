@@ -15,6 +15,6 @@ pub mod rights;
 #[cfg(test)]
 mod tests;
 
-pub use cli::{SUBCOMMANDS, duration, run};
+pub use cli::{SUBCOMMANDS, duration, parsed, run};
 pub use facts::ManagerPod;
 pub use gather::{causes, manager_pods};

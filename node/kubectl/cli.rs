@@ -9,7 +9,7 @@ use std::{
 };
 
 use audit_log::{AuditLog, Owned, Ownership};
-use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum, error::ErrorKind};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use doctor::duration;
 use inspect::{Explanation, FleetShards, Top, Unhappy};
 use jiff::SignedDuration;
@@ -317,15 +317,9 @@ enum Command {
 /// Runs a command line, without the program's name.
 pub fn run(words: impl Iterator<Item = String>) -> ExitCode {
     let words = std::iter::once("kubectl-manifold".to_owned()).chain(words);
-    let cli = match Cli::try_parse_from(words) {
+    let cli: Cli = match doctor::parsed(words) {
         Ok(cli) => cli,
-        Err(error) => {
-            let _printed = error.print();
-            return match error.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-                _ => ExitCode::from(UNUSABLE),
-            };
-        }
+        Err(code) => return code,
     };
     let Cli { common, command } = cli;
     match command {
