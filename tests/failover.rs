@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use futures::TryStreamExt as _;
+use harness::observe::{Change, Probes, follow};
 use harness::{ControlPlane, Fleet, Kcm, Replica, run_test, until};
 use k8s_openapi::api::apps::v1::ReplicaSet;
-use kube::api::{Patch, PatchParams, PostParams, WatchEvent, WatchParams};
-use kube::{Api, ResourceExt as _};
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
+use tokio::task::JoinSet;
 
 use crate::support::{PATIENCE, POLL, alone};
 
@@ -148,91 +149,52 @@ impl Manager {
     }
 }
 
-/// What a key waits for, and how long it waited at most.
-#[derive(Clone, Copy, Debug, Default)]
-struct Wait {
-    /// The generation, and since when.
-    open: Option<(i64, Instant)>,
-    /// The newest generation that a status has seen.
-    seen: i64,
-    worst: Duration,
+type Watched = Arc<Mutex<Probes>>;
+
+fn lock(probes: &Watched) -> MutexGuard<'_, Probes> {
+    probes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Wait {
-    fn worst(&self) -> Duration {
-        let open = self.open.map(|(_, since)| since.elapsed());
-        self.worst.max(open.unwrap_or_default())
-    }
-}
-
-type Waits = Arc<Mutex<BTreeMap<String, Wait>>>;
-
-fn lock(waits: &Waits) -> MutexGuard<'_, BTreeMap<String, Wait>> {
-    waits.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Changes one key after the other for as long as it is polled. A key that waits is not changed again.
-async fn change_all(sets: &Api<ReplicaSet>, waits: &Waits) -> Result<()> {
+/// Changes one key after the other until something fails. A key that waits is not changed again.
+async fn change_all(sets: Api<ReplicaSet>, probes: Watched) -> Result<()> {
     let mut every = tokio::time::interval(CHANGED_EVERY);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    for round in 1.. {
-        for index in 0..KEYS {
-            every.tick().await;
-            let name = format!("key-{index}");
-            if lock(waits)
-                .get(&name)
-                .is_some_and(|wait| wait.open.is_some())
-            {
-                continue;
-            }
-            let patch = Patch::Merge(json!({"spec": {"minReadySeconds": round}}));
-            let sent = Instant::now();
-            let set = sets.patch(&name, &PatchParams::default(), &patch).await?;
-            let generation = set.metadata.generation.context("no generation")?;
-            let mut waits = lock(waits);
-            let wait = waits.entry(name).or_default();
-            if wait.seen < generation {
-                wait.open = Some((generation, sent));
-            } else {
-                // The watch was faster than the answer.
-                wait.worst = wait.worst.max(sent.elapsed());
-            }
-        }
+    for turn in 1_u32.. {
+        every.tick().await;
+        let Some(index) = lock(&probes).touch(Instant::now()) else {
+            continue;
+        };
+        let patch = Patch::Merge(json!({"spec": {"minReadySeconds": turn}}));
+        let name = format!("key-{index}");
+        let set = sets.patch(&name, &PatchParams::default(), &patch).await?;
+        let generation = set.metadata.generation.context("no generation")?;
+        lock(&probes).accepted(index, generation);
     }
     Ok(())
 }
 
-fn observed(set: &ReplicaSet) -> i64 {
-    let status = set.status.as_ref();
-    status
-        .and_then(|status| status.observed_generation)
-        .unwrap_or(0)
-}
-
-async fn follow(sets: &Api<ReplicaSet>, waits: &Waits) -> Result<()> {
-    loop {
-        let changes = sets.watch(&WatchParams::default(), "0").await?;
-        let mut changes = std::pin::pin!(changes);
-        while let Some(change) = changes.try_next().await? {
-            let (WatchEvent::Added(set) | WatchEvent::Modified(set)) = change else {
-                continue;
-            };
-            let mut waits = lock(waits);
-            let wait = waits.entry(set.name_any()).or_default();
-            wait.seen = observed(&set).max(wait.seen);
-            if let Some((generation, since)) = wait.open
-                && generation <= wait.seen
-            {
-                wait.worst = wait.worst.max(since.elapsed());
-                wait.open = None;
-            }
+/// Notes what the controller has seen of the keys.
+async fn follow_all(sets: Api<ReplicaSet>, probes: Watched) {
+    follow(sets, String::new(), move |change| {
+        let Change::Seen(set) = change else { return };
+        let name = set.metadata.name.unwrap_or_default();
+        let index = name.strip_prefix("key-").and_then(|text| text.parse().ok());
+        let observed = set.status.and_then(|status| status.observed_generation);
+        if let Some((index, observed)) = index.zip(observed) {
+            lock(&probes).observed(index, observed, Instant::now());
         }
-    }
+    })
+    .await;
 }
 
-/// How long each key waited at most, the longest last.
-fn worst(waits: &Waits) -> Vec<Duration> {
-    let mut all: Vec<Duration> = lock(waits).values().map(Wait::worst).collect();
+/// How long each key that was changed since then waited at most, the longest last.
+fn worst_since(probes: &Watched, from: Instant) -> Vec<Duration> {
+    let mut of_each = BTreeMap::<usize, Duration>::new();
+    for waited in lock(probes).waits_since(from, Instant::now()) {
+        let worst = of_each.entry(waited.probe).or_default();
+        *worst = waited.lasted.max(*worst);
+    }
+    let mut all: Vec<Duration> = of_each.into_values().collect();
     all.sort_unstable();
     all
 }
@@ -266,39 +228,30 @@ async fn ends(
         }))?;
         sets.create(&PostParams::default(), &set).await?;
     }
-    let waits = Waits::default();
-    let (changing, following) = (
-        {
-            let (sets, waits) = (sets.clone(), Arc::clone(&waits));
-            tokio::spawn(async move { change_all(&sets, &waits).await })
-        },
-        {
-            let (sets, waits) = (sets.clone(), Arc::clone(&waits));
-            tokio::spawn(async move { follow(&sets, &waits).await })
-        },
-    );
+    let probes = Arc::new(Mutex::new(Probes::new(KEYS)));
+    let mut tasks = JoinSet::new();
+    tasks.spawn(follow_all(sets.clone(), Arc::clone(&probes)));
+    let changing = tokio::spawn(change_all(sets, Arc::clone(&probes)));
     let mut found = Vec::new();
     for how in End::ALL {
         let served = format!("{who}: all keys are served");
         until(&served, PATIENCE, POLL, || async {
-            let waiting = lock(&waits)
-                .values()
-                .any(|wait| wait.open.is_some_and(|(_, since)| since.elapsed() > HIT));
-            Ok((!waiting).then_some(()))
+            let longest = lock(&probes).longest_lasting(Instant::now());
+            Ok((longest <= HIT).then_some(()))
         })
         .await?;
         tokio::time::sleep(BEFORE).await;
-        lock(&waits)
-            .values_mut()
-            .for_each(|wait| wait.worst = Duration::ZERO);
         let began = Instant::now();
         let again = manager.end(control_plane, how).await?;
         tokio::time::sleep(FOLLOWED.saturating_sub(began.elapsed())).await;
+        ensure!(!changing.is_finished(), "{who}: the changes ended");
+        // What was changed just before may be in flight.
+        let all = worst_since(&probes, began.checked_sub(HIT).unwrap_or(began));
         ensure!(
-            !changing.is_finished() && !following.is_finished(),
-            "{who}: the changes ended"
+            all.len() == KEYS,
+            "{who}, {how:?}: {} keys were changed",
+            all.len()
         );
-        let all = worst(&waits);
         let hit: Vec<Duration> = all.iter().copied().filter(|wait| *wait > HIT).collect();
         println!(
             "failover: {who}, {how:?}: {} of {} keys waited for more than {HIT:?}; of all p50 {:.2?}, p99 {:.2?}; of \
@@ -316,7 +269,6 @@ async fn ends(
         }
     }
     changing.abort();
-    following.abort();
     Ok(found)
 }
 
