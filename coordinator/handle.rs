@@ -674,8 +674,9 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Lists, then watches all Leases of the fleet, for as long as the actor lives. Only for speed: what is
-/// decided rests on consistent reads and compare-and-swap.
+/// Lists, then watches all Leases of the fleet, for as long as the actor lives. While all members renew, it
+/// takes the place of lists; what is decided about one that may be gone rests on consistent reads and
+/// compare-and-swap.
 async fn watch_leases(
     leases: Leases,
     actor: Addr<Coordinator>,

@@ -43,12 +43,12 @@ const READ_GAP_PERIODS: u32 = 3;
 /// brings what changes; this is for the day on which it does not.
 const RANGES_PERIODS: u32 = 30;
 
-/// Retry periods between two lists of the replica Leases while nobody is silent or going and the
-/// watch has everything up to the own renewals: that is what a list would show. It is still asked for now and
-/// then, since only a list shows that the server's storage went back.
+/// Retry periods between two lists of the replica Leases while nobody is silent or going and the watch has
+/// everything up to the own renewals: that is what a list would show. It is still asked for now and then,
+/// since only a list shows that the server's storage went back.
 const REPLICAS_PERIODS: u32 = 15;
 
-/// A member that has not renewed for this number of retry periods is silent: what follows from that rests on lists.
+/// Retry periods without a renewal after which a member is silent: what follows from that rests on lists.
 const SILENT_PERIODS: u32 = 2;
 
 /// What holds a range up is tried again after this part of a retry period: a swap without a clear answer,
