@@ -7,7 +7,6 @@
 //! evict, take, hand over, let go. All take inputs with an explicit monotonic time and give out effects; all
 //! can be cloned, compared and hashed, so that a model checker runs the very code that ships.
 
-mod core;
 mod deaths;
 mod ending;
 mod event;
@@ -15,6 +14,7 @@ mod interlock;
 #[cfg(test)]
 mod interlock_tests;
 mod lease;
+mod machine;
 #[cfg(test)]
 mod model;
 mod mutation;
@@ -30,7 +30,6 @@ mod tests;
 mod watchdog;
 
 pub use crate::{
-    core::{Config, Core, Member, Move, REPLICAS_MAX, RangeOwner, View, ViewFence},
     deaths::{
         Care, Death, Deaths, Quarantine, Suspicion, WORK_BYTES_MAX, WORKING_MAX, Work, first_life,
         parse_dead_owners,
@@ -44,6 +43,7 @@ pub use crate::{
         EPOCH_END, Epoch, Holder, NotAHolder, NotAPin, Pin, RangeId, RangeLease, ReplicaLease,
         Status, Time, Version, Written,
     },
+    machine::{Config, Core, Member, Move, REPLICAS_MAX, RangeOwner, View, ViewFence},
     placement::{Weights, place, place_within},
     questions::{Question, Replies},
     renewal::{

@@ -16,8 +16,8 @@ use std::{
 };
 
 use crate::{
-    core::REPLICAS_MAX,
     lease::{EPOCH_END, Epoch, Holder, RangeId},
+    machine::REPLICAS_MAX,
     ring::MAX_RANGES,
 };
 
