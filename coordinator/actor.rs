@@ -81,9 +81,9 @@ pub(crate) struct Coordinator {
     renewal: RenewalThread,
     shared: Shared,
     writes: Arc<Semaphore>,
-    /// As the node was told.
+    /// As last reported to the node.
     life: Option<Holder>,
-    /// As the node was told.
+    /// As last reported to the node.
     quarantine: Quarantine,
     pending: Vec<Input>,
     timer: Option<SpawnHandle>,
@@ -94,7 +94,7 @@ pub(crate) struct Coordinator {
     offers: HashMap<u64, Waiting>,
     questions: HashMap<u64, oneshot::Sender<Holdings>>,
     next_id: u64,
-    /// Dropped with the actor: whoever waits for it knows that it has ended.
+    /// Dropped with the actor: those who wait for it see that it has ended.
     _alive: oneshot::Sender<()>,
 }
 
@@ -375,23 +375,23 @@ impl Coordinator {
             } => {
                 self.send(to, address, (range, epoch, attempt), ctx);
             }
-            Effect::Tell {
+            Effect::AnnounceSwap {
                 range,
                 epoch,
                 to,
                 address,
             } => {
                 let (peers, own) = (Arc::clone(&self.peers), self.own());
-                let tell = async move {
+                let announce = async move {
                     if let Err(error) = peers
                         .released(&own.incarnation, &to, &address, range, epoch)
                         .await
                     {
-                        // The watch tells it too.
-                        tracing::debug!(range, %to, error, "could not tell the new owner");
+                        // The watch brings it too.
+                        tracing::debug!(range, %to, error, "could not announce the swap to the new owner");
                     }
                 };
-                ctx.spawn(tell.into_actor(self));
+                ctx.spawn(announce.into_actor(self));
             }
             Effect::Answer { id, range, refused } => {
                 if let Some((state, bytes, answer)) = self.offers.remove(&id) {

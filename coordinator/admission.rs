@@ -228,7 +228,7 @@ impl Refusals {
     }
 }
 
-/// Says which refusals are logged, so that whoever floods the port does not flood the log.
+/// Says which refusals are logged, so that a flood of connections does not flood the log.
 #[derive(Debug, Default)]
 pub(crate) struct RefusalLog {
     last: Option<Instant>,
@@ -323,8 +323,8 @@ mod tests {
         }
         let seconds: Vec<u32> = lines.iter().map(|(at, _)| *at).collect();
         assert_eq!(seconds, [0, 1, 3, 7, 15, 31, 63, 123, 183, 243]);
-        let told: u64 = lines.iter().map(|(_, suppressed)| suppressed + 1).sum();
-        assert_eq!(told, 2431, "all up to the last line");
+        let logged: u64 = lines.iter().map(|(_, suppressed)| suppressed + 1).sum();
+        assert_eq!(logged, 2431, "all up to the last line");
         // After a quiet time the next one is logged at once, and the pause is short again.
         let later = start + Duration::from_secs(1000);
         assert_eq!(log.count(later), Some(569));

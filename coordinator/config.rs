@@ -88,7 +88,7 @@ impl InterlockOptions {
     }
 }
 
-/// All that the coordinator is told.
+/// The coordinator's configuration.
 #[derive(Clone)]
 pub struct Config {
     /// `--replica-name`
@@ -107,7 +107,7 @@ pub struct Config {
     pub lease_retry_period: Duration,
     /// At a fleet's cold start no range is taken before membership has been still for so long …
     pub settle_time: Duration,
-    /// … or so many replicas are ready.
+    /// … or this number of replicas is ready.
     pub expected_replicas: Option<u16>,
     /// `--slow-start-period`: after a life that ended without leaving, the share of ranges doubles in so
     /// long, from one on; zero gives a full share at once.
@@ -131,7 +131,7 @@ pub struct Config {
     pub peer_ca_file: Option<PathBuf>,
     /// `--peer-insecure`
     pub peer_insecure: bool,
-    /// `--server-fence`, and how it stands: shared with whoever writes.
+    /// `--server-fence`, and its state: shared with all that write.
     pub server_fence: Arc<ServerFence>,
     /// `None` with `--leader-elect=false`: nothing keeps two managers apart.
     pub interlock: Option<InterlockOptions>,
@@ -220,7 +220,7 @@ impl Config {
 
     /// How long a request may still be in the server's hands after the fence closed over it: a range's next
     /// owner comes a lease duration after the last renewal began, the fence closes after the deadline.
-    pub fn in_hand(&self) -> Duration {
+    pub fn late_write_max(&self) -> Duration {
         self.lease_duration
             .saturating_sub(self.lease_renew_deadline)
     }
@@ -305,7 +305,7 @@ impl Config {
             );
         }
         if let Some(interlock) = &self.interlock {
-            interlock.validate(self.in_hand())?;
+            interlock.validate(self.late_write_max())?;
         }
         self.validate_peers()
     }
@@ -358,7 +358,7 @@ impl Config {
         Ok(())
     }
 
-    /// What peers are told, with the port that was bound.
+    /// What peers are given, with the port that was bound.
     pub(crate) fn advertised(&self, port: u16) -> String {
         let given = self.peer_advertise_address.as_str();
         // What was made from the default says where it turned out to be.

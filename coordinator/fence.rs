@@ -94,12 +94,12 @@ struct Marked {
 #[derive(Debug)]
 pub struct Fence {
     clock: Clock,
-    in_hand: Duration,
+    late_write_max: Duration,
     /// Microseconds by `clock`; 0 is closed.
     until: AtomicU64,
     /// By range; 0 is not held.
     epochs: Box<[AtomicU64]>,
-    /// Tells when a permission is taken away.
+    /// Notifies when a permission is taken away.
     closings: Notify,
     /// The versions that the newest renewal and the one before it were given.
     newest: AtomicU64,
@@ -129,7 +129,7 @@ pub struct Fence {
     ends: Notify,
     /// It does not open again.
     shut: AtomicBool,
-    /// What must be in the replica's Lease before it goes on.
+    /// What must be in the replica's Lease before it continues.
     pub(crate) announcements: Announcements,
     /// Signs of life of the two who move it.
     pub(crate) renewing: Pulse,
@@ -147,7 +147,7 @@ impl Fence {
     pub(crate) fn by(clock: Clock, ranges: u16, late: Duration) -> Self {
         Self {
             clock,
-            in_hand: late,
+            late_write_max: late,
             until: AtomicU64::new(0),
             epochs: (0..ranges).map(|_| AtomicU64::new(0)).collect(),
             closings: Notify::new(),
@@ -252,7 +252,7 @@ impl Fence {
 
     /// How long an end takes at most.
     pub fn longest_end(&self) -> Duration {
-        Ending::longest(self.in_hand)
+        Ending::longest(self.late_write_max)
     }
 
     /// Ends when there is one.
@@ -318,7 +318,7 @@ impl Fence {
     /// Whether no write is in flight, nor may be executed that was given up.
     pub(crate) fn is_still(&self) -> bool {
         let given_up = self.given_up.load(Ordering::SeqCst);
-        let over = Duration::from_micros(given_up) + self.in_hand <= self.now();
+        let over = Duration::from_micros(given_up) + self.late_write_max <= self.now();
         self.in_flight.load(Ordering::SeqCst) == 0 && (given_up == 0 || over)
     }
 
@@ -423,8 +423,8 @@ impl Fence {
 
     /// How long a request may still be in the server's hands that was given up when the fence closed: what
     /// the lease duration leaves to it before somebody else may own the range.
-    pub fn in_hand(&self) -> Duration {
-        self.in_hand
+    pub fn late_write_max(&self) -> Duration {
+        self.late_write_max
     }
 
     /// Ends when a renewal has landed that names what is in flight now ([`crate::RangeHost::working`]); while
@@ -511,7 +511,7 @@ impl Drop for Sending {
     }
 }
 
-/// Announcements of what is in flight: whoever makes one waits for the renewal that carries it.
+/// Announcements of what is in flight: each waits for the renewal that carries it.
 #[derive(Debug, Default)]
 pub(crate) struct Announcements {
     made: AtomicU64,
@@ -544,7 +544,7 @@ impl Announcements {
         self.made.load(Ordering::Acquire)
     }
 
-    /// A renewal has landed that was written when there were so many.
+    /// A renewal has landed that was written when there was this number.
     pub(crate) fn landed(&self, count: u64) {
         if self.landed.fetch_max(count, Ordering::AcqRel) < count {
             self.lands.notify_waiters();

@@ -37,7 +37,7 @@ const MOVES_AT_ONCE: usize = 8;
 const FREEZE_BUDGET: Duration = Duration::from_secs(2);
 
 /// The same while the replica leaves, after which the range goes with the writes named: a write takes a few
-/// milliseconds, some hundred on a busy server, and one that a webhook holds up shall not hold up the range's
+/// milliseconds, some hundred on a busy server, and one that a webhook holds up must not hold up the range's
 /// other keys.
 const DRAIN_BUDGET: Duration = Duration::from_millis(500);
 
@@ -50,7 +50,8 @@ const RELEASE_GRACE: Duration = Duration::from_secs(2);
 /// Between two checks whether the last writes have ended.
 const IN_FLIGHT_POLL: Duration = Duration::from_millis(5);
 
-/// A watch in which no renewal shows for so many retry periods does not flow: our own comes every period.
+/// A watch in which no renewal shows for this number of retry periods does not flow: our own comes every
+/// period.
 const SILENT_PERIODS: u32 = 3;
 
 /// Why a coordinator did not start.
@@ -227,7 +228,7 @@ pub async fn start(
 }
 
 fn fence_of(config: &Config) -> Fence {
-    let fence = Fence::by(config.clock.clone(), config.ranges, config.in_hand());
+    let fence = Fence::by(config.clock.clone(), config.ranges, config.late_write_max());
     match config.mark.clone() {
         Some(mark) => fence.with_mark(mark),
         None => fence,
@@ -287,7 +288,7 @@ async fn run(
         config.lease_duration,
         config.lease_retry_period,
     );
-    if let Err(source) = first_look(&leases, config.lease_retry_period).await {
+    if let Err(source) = first_read(&leases, config.lease_retry_period).await {
         let _ = started.send(Err(StartError::Leases {
             namespace: config.fleet_namespace,
             source,
@@ -450,7 +451,7 @@ fn wire(
         build: config.version.clone(),
         ranges: config.ranges,
         lease_duration: config.lease_duration,
-        late_write_max: config.in_hand(),
+        late_write_max: config.late_write_max(),
         retry_period: config.lease_retry_period,
         settle_time: config.settle_time,
         expected_replicas: config.expected_replicas,
@@ -633,8 +634,8 @@ impl Door {
     }
 
     /// A range's Lease names this replica, says the one before.
-    pub async fn told(&self, from: Holder, range: RangeId, epoch: Epoch) {
-        self.0.told(from, range, epoch).await;
+    pub async fn swap_announced(&self, from: Holder, range: RangeId, epoch: Epoch) {
+        self.0.swap_announced(from, range, epoch).await;
     }
 
     /// Which of these ranges are held here, and by which incarnation.
@@ -644,9 +645,9 @@ impl Door {
 }
 
 /// Lists Leases once. A busy server gets its time; a refusal counts at once.
-async fn first_look(leases: &Leases, pause: Duration) -> Result<(), LeaseError> {
+async fn first_read(leases: &Leases, pause: Duration) -> Result<(), LeaseError> {
     let mut last = LeaseError::Slow(START_DEADLINE);
-    let looked = timeout(START_DEADLINE, async {
+    let read = timeout(START_DEADLINE, async {
         loop {
             match leases.list(Kind::Replica, START_DEADLINE).await {
                 Ok(_) => return Ok(()),
@@ -658,8 +659,8 @@ async fn first_look(leases: &Leases, pause: Duration) -> Result<(), LeaseError> 
             tokio::time::sleep(pause).await;
         }
     });
-    match looked.await {
-        Ok(looked) => looked,
+    match read.await {
+        Ok(read) => read,
         Err(_) => Err(last),
     }
 }
@@ -705,7 +706,7 @@ async fn watch_leases(
                 }
                 if let Err(error) = follow(&leases, &actor, version, period * SILENT_PERIODS).await
                 {
-                    tracing::warn!(error = %causes(&error), "the watch of Leases starts anew");
+                    tracing::warn!(error = %causes(&error), "the watch of Leases starts again");
                 }
             }
             Err(error) => tracing::warn!(error = %causes(&error), "listing Leases failed"),
@@ -796,10 +797,10 @@ impl Answers for ActorAnswers {
         }
     }
 
-    async fn told(&self, from: Holder, range: RangeId, epoch: Epoch) {
+    async fn swap_announced(&self, from: Holder, range: RangeId, epoch: Epoch) {
         let _ = self
             .actor
-            .send(Feed(vec![Input::Told { from, range, epoch }]))
+            .send(Feed(vec![Input::SwapAnnounced { from, range, epoch }]))
             .await;
     }
 
@@ -962,7 +963,7 @@ impl Handle {
 
     /// For the release of a Lease: what was sent is over before it begins.
     fn release_max(&self) -> Duration {
-        RELEASE_GRACE + self.0.fence.in_hand()
+        RELEASE_GRACE + self.0.fence.late_write_max()
     }
 
     /// Where nobody is left to hand ranges to, nothing new is sent, and what is in flight may end: what would

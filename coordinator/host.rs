@@ -26,7 +26,7 @@ pub enum Frozen {
     /// Nothing is under way any more; this is all that is known.
     Still(RangeState),
     /// Writes were under way when the time was over. With `force` the range is frozen all the same and the
-    /// keys in flight are marked in the state; without, it goes on as before and the state is empty.
+    /// keys in flight are marked in the state; without, it is served as before and the state is empty.
     Busy {
         /// Keys in flight, as in `deployment-controller shop/web`.
         keys: Vec<String>,
@@ -35,7 +35,7 @@ pub enum Frozen {
     },
 }
 
-/// The node's side: who holds the queues. Calls return at once; work goes on in the node's own tasks.
+/// The node's side: who holds the queues. Calls return at once; work continues in the node's own tasks.
 pub trait RangeHost: Send + Sync + 'static {
     /// Under which incarnation the ranges are owned that are gained from now on. What was gained before is
     /// lost.
@@ -51,7 +51,7 @@ pub trait RangeHost: Send + Sync + 'static {
         budget: Duration,
         force: bool,
     ) -> Pin<Box<dyn Future<Output = Frozen> + Send + 'static>>;
-    /// The move did not happen: go on with a frozen range as before.
+    /// The move did not happen: serve a frozen range as before.
     fn resume(&self, range: RangeId);
     /// Whether the caches are complete, so that ranges may come.
     fn ready(&self) -> bool;

@@ -70,7 +70,7 @@ pub(crate) fn keeper(
         lease_duration: Duration::from_secs(options.lease_duration.as_secs()),
         renew_deadline: options.renew_deadline,
         retry_period: options.retry_period,
-        late_write_max: config.in_hand(),
+        late_write_max: config.late_write_max(),
         stagger: stagger(&config.replica_name, options.retry_period),
     });
     let (publish, state) = watch::channel(HoldState::default());

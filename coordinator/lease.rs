@@ -1,4 +1,4 @@
-//! Lease objects: what the core's Leases look like in the API, and how they are read and swapped.
+//! Lease objects: how the core's Leases are written in the API, and how they are read and swapped.
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
@@ -63,7 +63,7 @@ const LAST_OWNERS: &str = "manifold.dev/last-owners";
 
 pub(crate) const FIELD_MANAGER: &str = "manifold-coordinator";
 
-/// The server ends a watch after so long; the loop goes on where it stood.
+/// The server ends a watch after so long; the loop continues at its version.
 const WATCH_SECONDS: u32 = 290;
 
 /// A Lease of the fleet.
@@ -211,7 +211,7 @@ impl Leases {
         })
     }
 
-    /// Writes a replica Lease that still has this version; `None` creates it. `acquired` is told to people
+    /// Writes a replica Lease that still has this version; `None` creates it. `acquired` is shown to people
     /// only.
     pub(crate) async fn write_replica(
         &self,

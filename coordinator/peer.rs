@@ -57,7 +57,7 @@ const LEASE_PATIENCE: Duration = Duration::from_millis(300);
 pub const HANDOFF_DEADLINE: Duration = Duration::from_secs(2);
 /// For everything small.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(1);
-/// Whether a peer answers at all: nothing stands still for the answer, so this has room for a connection to
+/// Whether a peer answers at all: nothing is frozen for the answer, so this has room for a connection to
 /// be made.
 pub const CONTACT_DEADLINE: Duration = Duration::from_millis(600);
 /// The server ends calls that outlive their clients' deadlines.
@@ -100,7 +100,12 @@ pub(crate) trait Answers: Send + Sync + 'static {
         state: RangeState,
         bytes: usize,
     ) -> impl Future<Output = Result<(), String>> + Send;
-    fn told(&self, from: Holder, range: RangeId, epoch: Epoch) -> impl Future<Output = ()> + Send;
+    fn swap_announced(
+        &self,
+        from: Holder,
+        range: RangeId,
+        epoch: Epoch,
+    ) -> impl Future<Output = ()> + Send;
     fn holds(
         &self,
         ranges: Vec<RangeId>,
@@ -135,7 +140,7 @@ pub trait Calls: Send + Sync + 'static {
         what: (RangeId, Epoch, u64),
         state: RangeState,
     ) -> Call<'a, Result<(), NotSent>>;
-    /// Tells the next owner that the range's Lease names it.
+    /// Notifies the next owner that the range's Lease names it.
     fn released<'a>(
         &'a self,
         incarnation: &'a str,
@@ -834,7 +839,7 @@ impl<A: Answers> Peer for PeerService<A> {
             epoch,
             parent: parent.as_deref(),
         });
-        self.answers.told(from, range, epoch).await;
+        self.answers.swap_announced(from, range, epoch).await;
         end::<String>(span, &Ok(()));
         Ok(Response::new(ReleasedResponse {}))
     }
@@ -991,8 +996,8 @@ async fn accept(
     }
 }
 
-/// Finds out who has connected, and refuses a caller that is no live member. The connection ends when it is one no
-/// more: with the Lease of a life that is over ends what was said in its name.
+/// Finds out who has connected, and refuses a caller that is no live member. The connection ends when it is
+/// one no more: with the Lease of a life that is over ends what was said in its name.
 async fn admit(
     tcp: TcpStream,
     tls: Option<&Tls>,

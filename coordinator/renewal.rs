@@ -146,7 +146,7 @@ async fn run(
     let server_fence: &ServerFence = &config.server_fence;
     let mut threads = config.threads.clone();
     threads.push(("coordinator".to_owned(), fence.coordinating.clone()));
-    let late = config.in_hand();
+    let late = config.late_write_max();
     let mut watchdog = Watchdog::new(config.lease_duration, late, threads.len());
     let mut suspected_since = None;
     let mut ending: Option<Ending> = None;
@@ -307,7 +307,7 @@ async fn run(
             }
         }
         let own = renewal.own();
-        // The fence first: whoever hears that a life is over finds it closed.
+        // The fence first: one that hears that a life is over finds it closed.
         fence.set_until(own.open_until);
         publish.send_if_modified(|before| {
             let changed = *before != own;

@@ -1,10 +1,10 @@
 //! The fence at the API server: it refuses what an incarnation still sends after it was called dead.
 //!
-//! A process that is stopped between its last look at its own fence and the send can't be helped by any
+//! A process that is stopped between its last check of its own fence and the send can't be helped by any
 //! clock. Where `deploy/fence` is installed, writes carry their incarnation as an extra of the user that they
 //! impersonate, and a ValidatingAdmissionPolicy refuses those of every incarnation that one object of the
-//! kind `Fence` lists. Whoever takes a dead owner's ranges lists it there first, and shows with a dry-run
-//! write in its name that the server that answers refuses it.
+//! kind `Fence` lists. A replica that takes a dead owner's ranges lists it there first, and shows with a
+//! dry-run write in its name that the server that answers refuses it.
 //!
 //! What can't be shown within [`PROOF_MAX`] is not waited for: then the rules of time hold, as without this
 //! fence. So the policy fails open, and nobody else's write ever depends on it.
@@ -40,7 +40,7 @@ const FENCES: &str = "/apis/manifold.dev/v1/fences";
 pub const PROBE_ACCOUNT: &str = "manifold-fence-probe";
 /// The namespace of that account and of the controllers' accounts, whatever the fleet's is.
 const ACCOUNTS_NAMESPACE: &str = "kube-system";
-/// Stands in the list always, so that the fence can be tried without anybody being dead.
+/// Is in the list always, so that the fence can be tried without anybody being dead.
 const SELF_TEST: &str = "self-test";
 const USER_HEADER: &str = "impersonate-user";
 /// The server lower-cases it and undoes the escape: the user's extra `manifold.dev/incarnation`.
@@ -51,20 +51,20 @@ const EXTRA_HEADER: &str = "impersonate-extra-manifold.dev%2fincarnation";
 const PROOF_MAX: Duration = Duration::from_secs(1);
 /// Between two tries of a proof: the list travels to the policy through a watch of the server's.
 const PROOF_PAUSE: Duration = Duration::from_millis(5);
-/// As many tries before the list is looked at again.
+/// As many tries before the list is read again.
 const PROOF_TRIES: usize = 20;
 /// One request.
 const REQUEST_MAX: Duration = Duration::from_millis(500);
-/// How often it is looked whether the fence is there and holds.
+/// How often the fence is probed: whether it is there and holds.
 const CHECK_EVERY: Duration = Duration::from_secs(30);
-/// However many writes are in doubt, it is not looked more often.
+/// However many writes are in doubt, it is not probed more often.
 const CHECK_REST: Duration = Duration::from_secs(1);
 /// With `--server-fence=on` the start waits so long for a policy that was installed just now.
 const START_MAX: Duration = Duration::from_secs(10);
-/// Between two looks then.
+/// Between two probes then.
 const START_PAUSE: Duration = Duration::from_millis(200);
 /// With `auto` the start waits so long for an answer.
-const FIRST_LOOK_MAX: Duration = Duration::from_secs(2);
+const FIRST_PROBE_MAX: Duration = Duration::from_secs(2);
 /// Listed incarnations are dropped after so long. Whatever a dead process may still send goes over a
 /// connection that it had: at its next turn it finds its own fence closed. The server ends a connection that
 /// is idle for 90 s, and a request takes a minute at most; the rest is margin.
@@ -88,10 +88,10 @@ pub enum ServerFenceMode {
     Off,
 }
 
-/// How the fence stands, for whoever writes and whoever looks.
+/// The state of the fence, for all that write or report it.
 pub struct ServerFence {
     mode: ServerFenceMode,
-    /// As found by the newest look.
+    /// As found by the newest probe.
     found: AtomicBool,
     /// What the own replica Lease is to say.
     announce: watch::Sender<bool>,
@@ -99,28 +99,28 @@ pub struct ServerFence {
     announced: AtomicBool,
     /// Why not, where it is not; what does not hold, where it should.
     trouble: RwLock<String>,
-    look: Notify,
+    probe_now: Notify,
     held: AtomicU64,
     unproven: AtomicU64,
 }
 
 impl fmt::Debug for ServerFence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ServerFence({})", self.tell())
+        write!(f, "ServerFence({})", self.summary())
     }
 }
 
 impl ServerFence {
-    /// Not looked for yet.
+    /// Not probed yet.
     pub fn new(mode: ServerFenceMode) -> Arc<Self> {
         let trouble = match mode {
             ServerFenceMode::Off => "--server-fence=off",
-            ServerFenceMode::Auto | ServerFenceMode::On => "not looked for yet",
+            ServerFenceMode::Auto | ServerFenceMode::On => "not probed yet",
         };
         Self::with(mode, trouble)
     }
 
-    /// Off, and why, where it would have been looked for otherwise.
+    /// Off, and why, where it would have been probed otherwise.
     pub fn unavailable(why: &str) -> Arc<Self> {
         Self::with(ServerFenceMode::Off, why)
     }
@@ -132,7 +132,7 @@ impl ServerFence {
             announce: watch::Sender::new(false),
             announced: AtomicBool::new(false),
             trouble: RwLock::new(trouble.to_owned()),
-            look: Notify::new(),
+            probe_now: Notify::new(),
             held: AtomicU64::new(0),
             unproven: AtomicU64::new(0),
         })
@@ -164,7 +164,7 @@ impl ServerFence {
     }
 
     /// For `/readyz?verbose`: `on`, or `off` and why.
-    pub fn tell(&self) -> String {
+    pub fn summary(&self) -> String {
         let trouble = self.trouble.read().unwrap_or_else(PoisonError::into_inner);
         match (self.is_on(), trouble.as_str()) {
             (true, "") => "on".to_owned(),
@@ -181,18 +181,18 @@ impl ServerFence {
         )
     }
 
-    /// A write was refused because it may not impersonate: look at once.
+    /// A write was refused because it may not impersonate: probe at once.
     pub fn doubt(&self) {
-        self.look.notify_one();
+        self.probe_now.notify_one();
     }
 
     fn found(&self, result: &Result<(), Trouble>) {
-        let before = self.tell();
+        let before = self.summary();
         let on = match result {
             Ok(()) => true,
             // A server that is away says nothing of its policies.
             Err(Trouble::NoAnswer(_)) => self.found.load(Ordering::Acquire),
-            // Asked for in so many words, it stays on: a write that can't be fenced is then refused, not sent
+            // Asked for by name, it stays on: a write that can't be fenced is then refused, not sent
             // without.
             Err(Trouble::Missing(_)) => {
                 self.mode == ServerFenceMode::On && self.found.load(Ordering::Acquire)
@@ -208,7 +208,7 @@ impl ServerFence {
         if !on {
             self.announce(false);
         }
-        let after = self.tell();
+        let after = self.summary();
         if before != after {
             match result {
                 Ok(()) => tracing::info!("the API server fences: {after}"),
@@ -303,16 +303,16 @@ impl Barrier {
     /// Finds out at the start, before anything is written; an error where the fence was asked for and is not
     /// to be had.
     pub(crate) async fn begin(&self) -> Result<(), String> {
-        let result = self.first_look().await;
+        let result = self.first_probe().await;
         self.state.announce(self.state.is_on());
         result
     }
 
-    async fn first_look(&self) -> Result<(), String> {
+    async fn first_probe(&self) -> Result<(), String> {
         match self.state.mode {
             ServerFenceMode::Off => Ok(()),
             ServerFenceMode::Auto => {
-                let result = timeout(FIRST_LOOK_MAX, self.look())
+                let result = timeout(FIRST_PROBE_MAX, self.probe())
                     .await
                     .unwrap_or_else(|_| Err(Trouble::no_answer()));
                 self.state.found(&result);
@@ -321,7 +321,7 @@ impl Barrier {
             ServerFenceMode::On => {
                 let mut last = Trouble::no_answer();
                 let result = timeout(START_MAX, async {
-                    while let Err(trouble) = self.look().await {
+                    while let Err(trouble) = self.probe().await {
                         last = trouble;
                         tokio::time::sleep(START_PAUSE).await;
                     }
@@ -334,7 +334,7 @@ impl Barrier {
         }
     }
 
-    /// Looks now and then for as long as the process lives, and drops from the list who can send nothing any
+    /// Probes now and then for as long as the process lives, and drops from the list who can send nothing any
     /// more.
     pub(crate) async fn keep(self, now: impl Fn() -> Time) {
         if self.state.mode == ServerFenceMode::Off {
@@ -348,7 +348,9 @@ impl Barrier {
                 false => CHECK_EVERY,
             };
             // Woken early where a write met a refusal.
-            let woken = timeout(every, self.state.look.notified()).await.is_ok();
+            let woken = timeout(every, self.state.probe_now.notified())
+                .await
+                .is_ok();
             if on && !woken {
                 self.state.announce(true);
             }
@@ -357,7 +359,7 @@ impl Barrier {
             {
                 tracing::debug!(%trouble, "the list of refused incarnations was not swept");
             }
-            self.state.found(&self.look().await);
+            self.state.found(&self.probe().await);
             tokio::time::sleep(CHECK_REST).await;
         }
     }
@@ -425,7 +427,7 @@ impl Barrier {
     }
 
     /// Whether the fence is there and holds: one listed is refused, one that is not listed is let through.
-    async fn look(&self) -> Result<(), Trouble> {
+    async fn probe(&self) -> Result<(), Trouble> {
         self.may_try().await?;
         if let Err(Answer::Status(404, _)) = self.read().await {
             self.make(None).await?;
@@ -439,7 +441,7 @@ impl Barrier {
         }
     }
 
-    /// Asks first what everybody may ask: where deploy/fence is not installed, no refused request shall stand
+    /// Asks first what everybody may ask: where deploy/fence is not installed, no refused request may appear
     /// in the server's audit log every half minute.
     async fn may_try(&self) -> Result<(), Trouble> {
         let review = json!({
@@ -520,7 +522,7 @@ impl Barrier {
             "incarnations": incarnations,
         });
         match self.send("POST", FENCES, &[], &object).await {
-            // Another was quicker; the next look adds what is missing.
+            // Another was quicker; the next probe adds what is missing.
             Ok(_) | Err(Answer::Status(409, _)) => Ok(()),
             Err(Answer::Status(404, _)) => Err(Trouble::Missing(
                 "the API server does not serve fences.manifold.dev: deploy/fence is not installed"
@@ -553,7 +555,7 @@ impl Barrier {
             .iter()
             .map(|name| (name.as_str(), Value::Null))
             .collect();
-        // Whoever has changed the list meanwhile is not undone; the next look does it.
+        // What has changed the list meanwhile is not undone; the next probe does it.
         let version = &present["metadata"]["resourceVersion"];
         let patch = json!({"metadata": {"resourceVersion": version}, "incarnations": dropped});
         let path = format!("{FENCES}/{NAME}");
@@ -654,7 +656,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_told_apart() {
+    fn refusals_are_distinguished() {
         let policy = "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'manifold-fence' with binding \
                       'manifold-fence' denied request: no";
         assert!(is_refusal(403, policy) && !is_refusal(422, policy));
@@ -687,7 +689,7 @@ mod tests {
         assert_eq!((fence.is_on(), fence.announces()), (true, false));
         fence.announce(true);
         fence.announced(true);
-        // Gone: others may still rely on the Lease, so writes go on as it says until it says otherwise.
+        // Gone: others may still rely on the Lease, so writes continue as it says until it says otherwise.
         fence.found(&Err(Trouble::Missing("gone".to_owned())));
         assert_eq!((fence.is_on(), fence.announces()), (true, false));
         fence.announced(false);
@@ -695,30 +697,33 @@ mod tests {
     }
 
     #[test]
-    fn it_says_how_it_stands() {
+    fn its_summary_names_mode_and_reason() {
         let off = ServerFence::new(ServerFenceMode::Off);
         assert_eq!(
-            (off.is_on(), off.tell().as_str()),
+            (off.is_on(), off.summary().as_str()),
             (false, "off: --server-fence=off")
         );
         let auto = ServerFence::new(ServerFenceMode::Auto);
         let missing = |why: &str| Err(Trouble::Missing(why.to_owned()));
         auto.found(&missing("not there"));
         assert_eq!(
-            (auto.is_on(), auto.tell().as_str()),
+            (auto.is_on(), auto.summary().as_str()),
             (false, "off: not there")
         );
         auto.found(&Ok(()));
-        assert_eq!((auto.is_on(), auto.tell().as_str()), (true, "on"));
+        assert_eq!((auto.is_on(), auto.summary().as_str()), (true, "on"));
         auto.found(&Err(Trouble::no_answer()));
-        assert_eq!((auto.is_on(), auto.tell().as_str()), (true, "on"));
+        assert_eq!((auto.is_on(), auto.summary().as_str()), (true, "on"));
         auto.found(&missing("gone"));
-        assert_eq!((auto.is_on(), auto.tell().as_str()), (false, "off: gone"));
+        assert_eq!(
+            (auto.is_on(), auto.summary().as_str()),
+            (false, "off: gone")
+        );
         let on = ServerFence::new(ServerFenceMode::On);
         on.found(&Ok(()));
         on.found(&missing("gone"));
         assert_eq!(
-            (on.is_on(), on.tell().as_str()),
+            (on.is_on(), on.summary().as_str()),
             (true, "on, but it does not hold: gone")
         );
     }

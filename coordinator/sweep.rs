@@ -1,9 +1,9 @@
 //! Deletes the replica Leases of names that will not come back.
 //!
-//! A released or evicted Lease is kept for an hour by the clock of whoever looks: its list of the ended is a
-//! proof of death for range Leases that still name one of them. One that a range Lease names is kept for as
-//! long as that is so; one that is held is never touched. The deletion insists on the version that was seen
-//! all the time.
+//! A released or evicted Lease is kept for an hour by the clock of the replica that sweeps: its list of the
+//! ended is a proof of death for range Leases that still name one of them. One that a range Lease names is
+//! kept for as long as that is so; one that is held is never touched. The deletion insists on the version
+//! that was seen all the time.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,11 +11,11 @@ use coordinator_core::{RangeLease, ReplicaLease, Time, Version};
 
 use crate::lease::{Kind, Leases};
 
-/// How often it is looked.
-const LOOK_EVERY: Duration = Duration::from_secs(300);
+/// Time between two sweeps.
+const SWEEP_EVERY: Duration = Duration::from_secs(300);
 /// Vacant for so long.
 const VACANT_FOR: Duration = Duration::from_secs(3600);
-/// Deletions of one look: a fleet that was scaled down by hundreds is cleaned up in an hour or two, not in a
+/// Deletions of one sweep: a fleet that was scaled down by hundreds is cleaned up in an hour or two, not in a
 /// burst.
 const AT_ONCE: usize = 16;
 /// A list of all Leases.
@@ -66,11 +66,11 @@ impl Vacant {
     }
 }
 
-/// Looks now and then for as long as the process lives.
+/// Sweeps now and then for as long as the process lives.
 pub(crate) async fn sweep(leases: Leases, now: impl Fn() -> Time) {
     let mut vacant = Vacant::default();
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(SWEEP_EVERY).await;
         let listed = match leases.list(Kind::Both, LIST_DEADLINE).await {
             Ok(listed) => listed,
             Err(error) => {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_in_use_meanwhile_counts_anew() {
+    fn one_that_was_in_use_meanwhile_counts_again() {
         let mut vacant = Vacant::default();
         assert_eq!(vacant.over(minutes(0), &[replica("b", 2, None)], &[]), []);
         assert_eq!(
@@ -147,7 +147,7 @@ mod tests {
             []
         );
         assert_eq!(vacant.over(minutes(70), &[replica("b", 6, None)], &[]), []);
-        // Taken and given up between two looks: another version.
+        // Taken and given up between two sweeps: another version.
         assert_eq!(vacant.over(minutes(100), &[replica("b", 8, None)], &[]), []);
         assert_eq!(vacant.over(minutes(140), &[replica("b", 8, None)], &[]), []);
         assert_eq!(
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_deletes_no_more_than_its_share() {
+    fn a_sweep_deletes_no_more_than_its_share() {
         let mut vacant = Vacant::default();
         let many: Vec<ReplicaLease> = (0..40)
             .map(|at| replica(&format!("r{at:02}"), at, None))

@@ -113,7 +113,7 @@ fn nothing_has_to_be_given_for_tls_between_peers() {
 
 #[test]
 fn a_port_that_nobody_asked_for_is_published_as_it_turned_out() {
-    for (given, told) in [
+    for (given, expected) in [
         ("10.0.0.1:10258", "10.0.0.1:9"),
         ("[fd00::1]:10258", "[fd00::1]:9"),
         ("node-1:10258", "node-1:9"),
@@ -124,13 +124,13 @@ fn a_port_that_nobody_asked_for_is_published_as_it_turned_out() {
             peer_port_is_default: true,
             ..config()
         };
-        assert_eq!(config.advertised(9), told);
+        assert_eq!(config.advertised(9), expected);
     }
 }
 
 #[test]
-fn peers_are_told_an_address_with_a_port() {
-    for (given, told) in [
+fn peers_are_given_an_address_with_a_port() {
+    for (given, expected) in [
         ("", "127.0.0.1:9"),
         ("10.0.0.1", "10.0.0.1:9"),
         ("fd00::1", "[fd00::1]:9"),
@@ -141,7 +141,7 @@ fn peers_are_told_an_address_with_a_port() {
             peer_advertise_address: given.to_owned(),
             ..config()
         };
-        assert_eq!(config.advertised(9), told);
+        assert_eq!(config.advertised(9), expected);
     }
 }
 
@@ -558,7 +558,7 @@ impl Answers for Recorder {
         }
     }
 
-    async fn told(&self, _: Holder, _: RangeId, _: Epoch) {}
+    async fn swap_announced(&self, _: Holder, _: RangeId, _: Epoch) {}
 
     async fn holds(
         &self,
@@ -841,7 +841,7 @@ async fn only_certificates_of_live_members_speak_and_only_for_themselves() {
 }
 
 #[tokio::test]
-async fn a_peer_tells_what_it_holds_for_its_incarnation_alone() {
+async fn a_peer_reports_what_it_holds_for_its_incarnation_alone() {
     let (address, _stop) = server(None, Arc::default()).await;
     let answer = peers("a", None)
         .holds(&Holder::new("b", "b1"), &address, &[1, 2])

@@ -242,7 +242,7 @@ pub async fn run(
     let told = Arc::clone(&server_fence);
     health.tell(
         "server-fence",
-        Box::new(move || told.tell()),
+        Box::new(move || fenced.summary()),
         &[Kind::Readyz],
     );
     let inside = Inside::new(Arc::clone(&node.shared));

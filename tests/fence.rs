@@ -599,7 +599,7 @@ fn what_a_dead_replica_still_sends_is_refused_by_the_server() {
         let host = Arc::new(Bare::default());
         let handle = reach.join(Arc::clone(&host) as Arc<dyn RangeHost>).await?;
         ensure!(
-            reach.server_fence.tell() == "on",
+            reach.server_fence.summary() == "on",
             "{:?}",
             reach.server_fence
         );

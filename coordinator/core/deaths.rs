@@ -3,7 +3,7 @@
 //! otherwise end one owner after the other.
 //!
 //! Two records, both in Leases that are written anyway:
-//! * A replica's Lease names the keys that have been in flight for a while, as of its last renewal. Whoever
+//! * A replica's Lease names the keys that have been in flight for a while, as of its last renewal. One that
 //!   evicts the replica, or takes its Lease over as its next life, files them with the death in that Lease.
 //! * A range's Lease lists its last owners that died. A key that kills faster than a renewal can name it
 //!   leaves this trace alone: the ranges that several dead replicas have owned. Their keys are announced
@@ -126,7 +126,7 @@ impl fmt::Display for Work {
 /// The end of a life that had not released its Lease.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Death {
-    /// When it was noticed, in Unix seconds by the clock of whoever filed it.
+    /// When it was noticed, in Unix seconds by the clock of the replica that filed it.
     pub second: i64,
     /// Whose life.
     pub incarnation: String,

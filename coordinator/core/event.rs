@@ -28,7 +28,7 @@ pub struct Offer {
     pub range: RangeId,
     /// The epoch under which the sender owns it.
     pub epoch: Epoch,
-    /// Counts the sender's attempts, so that an older one that comes late is told from the newest.
+    /// Counts the sender's attempts, so that an older one that comes late is distinguished from the newest.
     pub attempt: u64,
     /// The sender's build.
     pub build: String,
@@ -39,7 +39,7 @@ pub struct Offer {
 pub enum Input {
     /// Time passes.
     Tick,
-    /// How the own Lease stands.
+    /// The state of the own Lease.
     Own(OwnLease),
     /// A consistent list of all replica Leases.
     Replicas {
@@ -133,7 +133,7 @@ pub enum Input {
         range: RangeId,
         /// The epoch of the freeze.
         epoch: Epoch,
-        /// Writes were under way and the range goes on as before; never with force.
+        /// Writes were under way and the range is served as before; never with force.
         busy: bool,
     },
     /// The other side has answered a handoff, or not.
@@ -148,7 +148,7 @@ pub enum Input {
     /// A peer offers a range.
     Offered(Offer),
     /// A peer says that a range Lease names us now. A hint: the Lease is read.
-    Told {
+    SwapAnnounced {
         /// Who says so.
         from: Holder,
         /// Which range.
@@ -192,7 +192,7 @@ pub enum Input {
     Move {
         /// Which.
         range: RangeId,
-        /// Whose it shall be.
+        /// Who is to own it.
         to: String,
     },
 }
@@ -237,14 +237,14 @@ pub enum Effect {
     Claim {
         /// The version it must still have.
         version: Option<Version>,
-        /// What it shall say.
+        /// What it is to say.
         lease: RangeLease,
     },
     /// Give a range Lease to another, if it still has this version. Answer: `Swapped`.
     Swap {
         /// The version it must still have.
         version: Version,
-        /// What it shall say.
+        /// What it is to say.
         lease: RangeLease,
         /// Whether the other has acknowledged the range's state.
         with_state: bool,
@@ -256,7 +256,7 @@ pub enum Effect {
         /// The version it must still have.
         version: Version,
     },
-    /// The range is ours: let requests through, tell the node.
+    /// The range is ours: let requests through, notify the node.
     Gained {
         /// Which.
         range: RangeId,
@@ -265,7 +265,7 @@ pub enum Effect {
         /// Whether the state that was handed over belongs to it.
         kept: bool,
     },
-    /// The range is not ours any more: stop requests, tell the node.
+    /// The range is not ours any more: stop requests, notify the node.
     Lost(RangeId),
     /// Let the node freeze the range. Answer: `Frozen`.
     Freeze {
@@ -300,8 +300,8 @@ pub enum Effect {
         /// Our epoch.
         epoch: Epoch,
     },
-    /// Tell the new owner; nobody waits for it.
-    Tell {
+    /// Notify the new owner; nobody waits for it.
+    AnnounceSwap {
         /// Which range.
         range: RangeId,
         /// The new owner's epoch.
@@ -655,7 +655,7 @@ impl fmt::Display for Happening {
                 write!(
                     f,
                     "the Lease of range {range} was edited by hand: leaseTransitions is {epoch}, and no replica writes \
-                     {EPOCH_END} or more; it is deleted and made anew"
+                     {EPOCH_END} or more; it is deleted and created again"
                 )
             }
             Self::Doubtful {

@@ -193,8 +193,8 @@ pub struct ReplicaLease {
     pub deaths: Deaths,
 }
 
-/// So many ended incarnations are kept in a replica Lease. One that has fallen off the list is waited for a
-/// lease duration instead of being known dead at once; its range Leases are long taken by then.
+/// At most this number of ended incarnations is kept in a replica Lease. One that has fallen off the list is
+/// waited for a lease duration instead of being known dead at once; its range Leases are long taken by then.
 const ENDED_MAX: usize = 16;
 
 impl ReplicaLease {
@@ -262,9 +262,9 @@ pub struct RangeLease {
 /// What came of a compare-and-swap.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Written<L> {
-    /// It landed; this is what stands now.
+    /// It landed; this is the Lease now.
     Done(L),
-    /// Another write was first; this is what stands now, or nothing.
+    /// Another write was first; this is the Lease now, or none is left.
     Conflict(Option<L>),
     /// No answer, or one that says nothing: it may have landed, and it may still land.
     Unknown,

@@ -75,17 +75,17 @@ mutations! {
     SwapsBeforeTheAnswer,
     /// A handoff that was refused is swapped all the same.
     RefusalIsTakenForConsent,
-    /// A swap without an answer counts as failed: the range goes on.
+    /// A swap without an answer counts as failed: the range is served on.
     ResumesWithASwapUnderWay,
-    /// A range is streamed while it goes on here.
+    /// A range is streamed while it is served here.
     StreamsWithoutFreezing,
-    /// Whoever is offered a range owns it at once.
+    /// A replica that is offered a range owns it at once.
     OwnsByOffer,
     /// A peer's word is enough to own what it has offered.
     OwnsByWord,
     /// What hands edited is claimed without asking who holds it.
     ClaimsWithoutAsking,
-    /// Whoever is asked says that it holds nothing.
+    /// A replica that is asked says that it holds nothing.
     DeniesWhatItHolds,
     /// A member that is asked does not mention claims of its own that are under way.
     ForgetsItsClaims,
@@ -107,7 +107,7 @@ mutations! {
     ForgetsWhatItAcknowledged,
     /// A fleet that grew stays uneven.
     NeverHandsOver,
-    /// A replica that is told to drain drops what it has.
+    /// A replica that is asked to drain drops what it has.
     DrainDropsAll,
     /// A replica leaves while a range whose state it has acknowledged is on its way to it.
     LeavesWithWhatItKept,

@@ -1,4 +1,4 @@
-//! Which member shall own which range: a pure function of the members, the ring and the present owners.
+//! Which member should own which range: a pure function of the members, the ring and the present owners.
 //!
 //! Every member gets a quota: ⌊R/N⌋, and one more for R mod N of them. A range stays with its owner while the
 //! owner is within its quota; the rest goes, in ring preference, to members below theirs. So loads end within
@@ -16,7 +16,7 @@ pub enum Weights {
     Equal,
 }
 
-/// For each range the index of the member that shall own it; empty without members.
+/// For each range the index of the member that should own it; empty without members.
 ///
 /// `owners` holds for each range the index of its present owner among `ring.members()`, `None` if that owner
 /// is dead, on its way out or not ready.
@@ -24,9 +24,9 @@ pub fn place(ring: &Ring, owners: &[Option<u16>], Weights::Equal: Weights) -> Ve
     place_within(ring, owners, &[])
 }
 
-/// As [`place`], where some members take no more than so many ranges, by their index among `ring.members()`.
-/// Where the others can't be given the rest, since there are none, nobody's bound counts: a range must not be
-/// nobody's.
+/// As [`place`], where some members take no more than a number of ranges, by their index among
+/// `ring.members()`. Where the others can't be given the rest, since there are none, nobody's bound counts: a
+/// range must not be nobody's.
 pub fn place_within(ring: &Ring, owners: &[Option<u16>], most: &[Option<u16>]) -> Vec<u16> {
     let members = ring.members().len();
     if members == 0 {
@@ -49,8 +49,8 @@ pub fn place_within(ring: &Ring, owners: &[Option<u16>], most: &[Option<u16>]) -
 fn quotas(load: &[usize], ranges: usize, most: &[Option<u16>]) -> Vec<usize> {
     let mut quota: Vec<Option<usize>> = vec![None; load.len()];
     let (mut left, mut members) = (ranges, load.len());
-    // Whoever takes less than its part leaves more for the others, so that more of them may be below theirs,
-    // never fewer.
+    // A member that takes less than its part leaves more for the others, so that more of them may be below
+    // theirs, never fewer.
     while let Some(member) = (0..load.len()).find(|&member| {
         let bound = most.get(member).copied().flatten();
         quota[member].is_none() && bound.is_some_and(|bound| usize::from(bound) <= left / members)
@@ -80,7 +80,7 @@ fn quotas(load: &[usize], ranges: usize, most: &[Option<u16>]) -> Vec<usize> {
 }
 
 /// A member over its quota gives up the ranges that prefer it least. This order does not depend on how many
-/// are left to give, so half-done moves go on as they began.
+/// are left to give, so half-done moves continue as they began.
 fn keep_within_quota(ring: &Ring, owners: &[Option<u16>], quota: &[usize]) -> Vec<Option<u16>> {
     let mut of: Vec<Vec<(usize, RangeId)>> = vec![Vec::new(); quota.len()];
     for (range, owner) in (0..).zip(owners) {

@@ -1,7 +1,7 @@
 //! A replica's own Lease: acquire, renew, release, and the fence that hangs on it.
 //!
 //! Kept true: while the fence is open, less than the renew deadline has passed since the start of a renewal
-//! that landed, and the Lease named this incarnation when it landed. So whoever changes the holder by
+//! that landed, and the Lease named this incarnation when it landed. So one that changes the holder by
 //! compare-and-swap a lease duration after the last renewal knows that the fence has closed.
 
 use crate::{
@@ -52,7 +52,7 @@ pub struct Gone {
     pub still: bool,
 }
 
-/// Where the own Lease stands.
+/// The state of the own Lease.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum OwnPhase {
     /// Not asked to join yet.
@@ -83,7 +83,7 @@ pub struct Regained {
 pub struct OwnLease {
     /// The present incarnation.
     pub incarnation: String,
-    /// Where it stands.
+    /// Its state.
     pub phase: OwnPhase,
     /// The fence is open until then; `None` while it is closed.
     pub open_until: Option<Time>,
@@ -110,7 +110,7 @@ pub enum RenewalInput {
     Status(Status),
     /// Range Leases were read after this renewal had ended: the fence may open.
     Reopen(Regained),
-    /// What is in flight is to be written before it goes on: renew as soon as possible.
+    /// What is in flight is to be written before it continues: renew as soon as possible.
     Announce,
     /// This process did not run for a while: the fence is closed until a renewal has landed that is started
     /// from now on.
@@ -134,7 +134,7 @@ pub enum RenewalInput {
 /// What a [`Renewal`] wants done.
 #[allow(
     clippy::large_enum_variant,
-    reason = "one a second, moved once to whoever performs it"
+    reason = "one a second, moved once to the shell that performs it"
 )]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RenewalEffect {
@@ -144,7 +144,7 @@ pub enum RenewalEffect {
     Write {
         /// The version it must still have.
         version: Option<Version>,
-        /// What it shall say; its `version` is without meaning.
+        /// What it is to say; its `version` is without meaning.
         lease: ReplicaLease,
     },
 }
@@ -153,7 +153,7 @@ pub enum RenewalEffect {
 enum State {
     Idle,
     /// Wants to read the Lease.
-    Look,
+    Read,
     /// Another incarnation holds the Lease: waits for it to release, to fall silent or to prove that it
     /// lives.
     Wait {
@@ -201,7 +201,7 @@ pub struct Renewal {
     regained: Option<Regained>,
     /// As read or written last.
     ended: Vec<String>,
-    /// As read last, with the death of whoever is replaced.
+    /// As read last, with the death of the holder that is replaced.
     deaths: Deaths,
     /// An announcement is waited for, which no write under way carries.
     announce: bool,
@@ -252,7 +252,7 @@ impl Renewal {
             incarnation: self.incarnation(),
             phase: match &self.state {
                 State::Idle => OwnPhase::Idle,
-                State::Look | State::Wait { .. } | State::Acquire { .. } => OwnPhase::Joining,
+                State::Read | State::Wait { .. } | State::Acquire { .. } => OwnPhase::Joining,
                 State::Held { .. } | State::Check => {
                     if self.release {
                         OwnPhase::Releasing
@@ -316,14 +316,14 @@ impl Renewal {
             RenewalInput::Tick => {}
             RenewalInput::Join => {
                 if self.state == State::Idle {
-                    self.state = State::Look;
+                    self.state = State::Read;
                     self.next_at = now;
                 }
             }
             RenewalInput::Status(mut status) => {
                 status.crashes.clone_from(&self.status.crashes);
                 if !matches!(self.state, State::Held { .. } | State::Check) {
-                    // Who is about to hold the Lease again has not been told yet what became of the life
+                    // Who is about to hold the Lease again does not know yet what became of the life
                     // before.
                     status.share = status.share.or(self.status.share);
                 }
@@ -359,7 +359,7 @@ impl Renewal {
             RenewalInput::Read(read) => {
                 self.busy = false;
                 match read {
-                    Ok(lease) => self.looked(now, lease),
+                    Ok(lease) => self.read_answered(now, lease),
                     Err(()) => {
                         // A retry period after its start: one that was long in failing is tried again at
                         // once, so that the end of an outage is not slept through.
@@ -391,7 +391,7 @@ impl Renewal {
                     version: Some(version),
                 }
             }
-            State::Idle | State::Look | State::Wait { .. } => self.state = State::Released,
+            State::Idle | State::Read | State::Wait { .. } => self.state = State::Released,
             // An acquisition may be under way: see what came of it first.
             State::Acquire { .. } => self.state = State::Releasing { version: None },
             State::Check | State::Releasing { .. } | State::Released | State::NameTaken { .. } => {}
@@ -409,14 +409,14 @@ impl Renewal {
     }
 
     /// The Lease was read, either to join or because a write had no clear end.
-    fn looked(&mut self, now: Time, lease: Option<ReplicaLease>) {
+    fn read_answered(&mut self, now: Time, lease: Option<ReplicaLease>) {
         self.ended = lease
             .as_ref()
             .map(|lease| lease.ended.clone())
             .unwrap_or_default();
         let joining = matches!(
             self.state,
-            State::Look | State::Wait { .. } | State::Acquire { .. }
+            State::Read | State::Wait { .. } | State::Acquire { .. }
         );
         if let Some(over) = self
             .over
@@ -577,8 +577,8 @@ impl Renewal {
         }
     }
 
-    /// Notes whether the life before has left. Whoever leaves says so (draining) before it gives the Lease
-    /// up; who is evicted, or still holds it when this one comes, has not.
+    /// Notes whether the life before has left. A replica that leaves says so (draining) before it gives the
+    /// Lease up; who is evicted, or still holds it when this one comes, has not.
     fn remember(&mut self, now: Time, lease: Option<&ReplicaLease>, me: &str) {
         let Some((second, lease)) = self.config.epoch_second.zip(lease) else {
             return;
@@ -609,7 +609,7 @@ impl Renewal {
                     },
                 };
             }
-            (State::Releasing { .. }, Written::Conflict(lease)) => self.looked(now, lease),
+            (State::Releasing { .. }, Written::Conflict(lease)) => self.read_answered(now, lease),
             (State::Releasing { .. }, Written::Unknown) => {
                 self.state = State::Releasing { version: None };
                 self.next_at = now + self.config.retry_period;
@@ -642,9 +642,9 @@ impl Renewal {
                     self.regained = Some(Regained { started, seen: now });
                 }
             }
-            (_, Written::Conflict(lease)) => self.looked(now, lease),
+            (_, Written::Conflict(lease)) => self.read_answered(now, lease),
             (State::Acquire { .. }, Written::Unknown) => {
-                self.state = State::Look;
+                self.state = State::Read;
                 self.next_at = now + self.config.retry_period;
             }
             (_, Written::Unknown) => {
@@ -667,7 +667,7 @@ impl Renewal {
         if !broken!(EvictedLivesOn) {
             self.evictions += 1;
         }
-        self.state = State::Look;
+        self.state = State::Read;
     }
 
     fn act(&mut self, now: Time) -> Vec<RenewalEffect> {
@@ -676,7 +676,7 @@ impl Renewal {
         }
         let effect = match self.state {
             State::Idle | State::Released | State::NameTaken { .. } => return Vec::new(),
-            State::Look
+            State::Read
             | State::Wait { .. }
             | State::Check
             | State::Releasing { version: None } => RenewalEffect::Read,

@@ -134,7 +134,7 @@ enum Ask {
 #[derive(Clone, Debug)]
 enum What {
     Core(Input),
-    /// The core looks at the renewal.
+    /// The core reads the renewal.
     Own,
     Renewal(RenewalInput),
     /// A wake-up of the core, of the renewal.
@@ -194,7 +194,7 @@ struct World {
     takeovers: u64,
     evictions: u64,
     relinquished: u64,
-    /// `TRACE=1` tells every effect.
+    /// `TRACE=1` shows every effect.
     trace: bool,
 }
 
@@ -339,7 +339,7 @@ impl World {
                 continue;
             }
             if n.stalled_until > self.now {
-                // A process that stands still finds everything at once when it goes on.
+                // A process that was suspended finds everything at once when it continues.
                 let later = n.stalled_until.saturating_sub(self.now);
                 self.push(later, node, what);
                 continue;
@@ -435,7 +435,7 @@ impl World {
         self.worked(node);
     }
 
-    /// Whoever may act does.
+    /// Each that may act does.
     fn worked(&mut self, node: usize) {
         let open = self.nodes[node]
             .open_until
@@ -568,7 +568,7 @@ impl World {
                 to,
                 ..
             } => self.send(node, range, epoch, attempt, &to),
-            Effect::Tell {
+            Effect::AnnounceSwap {
                 range, epoch, to, ..
             } => {
                 let from = self.holder(node);
@@ -580,7 +580,7 @@ impl World {
                         self.push(
                             late,
                             peer,
-                            What::Core(Input::Told {
+                            What::Core(Input::SwapAnnounced {
                                 from: from.clone(),
                                 range,
                                 epoch,

@@ -234,7 +234,7 @@ proptest! {
     /// Joins and leaves in any order, each begun while the one before is half done: it ends even, and what
     /// has moved as it should stays where it is.
     #[test]
-    fn half_done_moves_go_on_and_end(
+    fn half_done_moves_continue_and_end(
         steps in prop::collection::vec((0usize..12, 0usize..100), 1..10),
         bits in 6u32..=9,
     ) {
@@ -288,7 +288,7 @@ proptest! {
         let mut stale = owners.clone();
         let mut rounds = 0;
         loop {
-            // Each owner looks at a mixture of the present and of a round ago.
+            // Each owner sees a mixture of the present and of a round ago.
             let mut next = owners.clone();
             for member in 0..u16::try_from(joined + 1).unwrap_or(0) {
                 let view: Vec<Option<u16>> = (0..64)
@@ -431,7 +431,7 @@ fn a_replica_that_crashed_is_given_its_share_step_by_step() {
 fn a_replica_says_how_much_it_takes_as_it_lives() {
     let mut bench = Bench::new(&[], &[]);
     bench.core.set_slow_start(secs(10));
-    let mut told = Vec::new();
+    let mut published = Vec::new();
     let since = bench.now;
     for second in [0, 9, 10, 20, 30] {
         bench.now = since + secs(second);
@@ -449,10 +449,10 @@ fn a_replica_says_how_much_it_takes_as_it_lives() {
             Effect::Status(status) => Some(status.share),
             _ => None,
         });
-        told.extend(shares.next_back());
+        published.extend(shares.next_back());
     }
-    told.dedup();
-    assert_eq!(told, [Some(1), Some(2), None], "of four");
+    published.dedup();
+    assert_eq!(published, [Some(1), Some(2), None], "of four");
 }
 
 #[test]
@@ -682,7 +682,7 @@ fn acquired(found: &ReplicaLease, incarnation: &str) -> ReplicaLease {
 }
 
 #[test]
-fn whoever_ends_a_life_files_its_death_with_what_was_in_flight() {
+fn an_evictor_files_the_death_with_what_was_in_flight() {
     let working = vec![Work::new("job-controller", "a/x", Care::None)];
     let silent = ReplicaLease {
         working,
@@ -698,7 +698,7 @@ fn whoever_ends_a_life_files_its_death_with_what_was_in_flight() {
     assert_eq!(evicted.incarnation, None);
     // Once is enough.
     assert_eq!(acquired(&evicted, "a2").deaths, died);
-    // Whoever released its Lease has not died.
+    // One that released its Lease has not died.
     assert_eq!(silent.vacated().deaths, Deaths::parse("@900 a0"));
     assert_eq!(silent.evicted(None).deaths, Deaths::parse("@900 a0"));
     // Nor has a process that comes back under a later incarnation: the network was at fault.
@@ -996,7 +996,7 @@ fn a_second_process_of_one_name_takes_the_lease_of_one_that_is_silent() {
 }
 
 #[test]
-fn a_failed_read_starts_the_wait_for_the_name_anew() {
+fn a_failed_read_starts_the_wait_for_the_name_again() {
     let mut renewal = renewal();
     renewal.step(secs(1), RenewalInput::Join);
     let read = || RenewalInput::Read(Ok(Some(replica("a", 3, Some("old")))));
@@ -1018,7 +1018,7 @@ fn a_life_that_others_have_ended_is_never_lived_again() {
     let mut renewal = renewal();
     renewal.step(secs(1), RenewalInput::Join);
     renewal.step(secs(1), RenewalInput::Read(Ok(None)));
-    // The acquisition lands unseen, and is evicted before it is looked at.
+    // The acquisition lands unseen, and is evicted before it is read.
     renewal.step(
         secs(2),
         RenewalInput::Written {
@@ -1536,7 +1536,7 @@ fn a_range_lists_its_owners_that_died_and_wants_care_after_two() {
 }
 
 #[test]
-fn whoever_was_evicted_by_a_build_that_files_no_deaths_is_not_listed_as_dead() {
+fn one_evicted_by_a_build_that_files_no_deaths_is_not_listed_as_dead() {
     let listed = dead_owners_listed(&mut half_and_half(), false);
     assert_eq!(listed, [(2, vec![]), (3, vec![])]);
 }
@@ -1555,7 +1555,7 @@ fn who_renews_in_the_last_moment_keeps_everything() {
 }
 
 #[test]
-fn reads_that_fail_or_are_slow_start_every_wait_anew() {
+fn reads_that_fail_or_are_slow_start_every_wait_again() {
     let mut bench = half_and_half();
     bench.pass(4, &["b"]);
     bench.step(Input::ReplicasFailed);
@@ -1626,7 +1626,7 @@ fn nothing_of_the_dead_is_taken_before_the_server_has_been_asked_to_refuse_them(
 }
 
 #[test]
-fn an_eviction_is_told_though_the_watch_was_quicker_than_its_answer() {
+fn an_eviction_is_reported_though_the_watch_was_quicker_than_its_answer() {
     let mut bench = half_and_half();
     assert_eq!(evictions(&bench.pass(5, &["b"])), ["b"]);
     bench.version += 1;
@@ -1639,11 +1639,11 @@ fn an_eviction_is_told_though_the_watch_was_quicker_than_its_answer() {
         name: "b".to_owned(),
         result: Written::Done(evicted),
     });
-    let told = |effect: &Effect| {
+    let evicted = |effect: &Effect| {
         matches!(effect, Effect::Happened(Happening::Evicted { holder, silent, .. })
             if *holder == Holder::new("b", "b1") && *silent >= secs(5))
     };
-    assert!(effects.iter().any(told), "{effects:?}");
+    assert!(effects.iter().any(evicted), "{effects:?}");
 }
 
 #[test]
@@ -1931,18 +1931,18 @@ fn a_replica_lease_that_was_deleted_proves_nothing() {
 }
 
 #[test]
-fn a_lease_made_anew_by_another_process_proves_nothing_either() {
+fn a_lease_recreated_by_another_process_proves_nothing_either() {
     let mut bench = half_and_half();
     bench.version += 1;
-    let anew = replica("b", bench.version, Some("b2"));
-    bench.replicas.insert("b".to_owned(), anew.clone());
-    bench.step(Input::Replica(anew));
+    let created = replica("b", bench.version, Some("b2"));
+    bench.replicas.insert("b".to_owned(), created.clone());
+    bench.step(Input::Replica(created));
     assert_eq!(claims(&bench.step(Input::WatchedTo(bench.version))), []);
     assert_eq!(claims(&bench.pass(4, &[])), []);
 }
 
 #[test]
-fn a_holder_makes_its_missing_lease_anew_one_epoch_on() {
+fn a_holder_recreates_its_missing_lease_one_epoch_on() {
     let mut bench = half_and_half();
     bench.version += 1;
     bench.ranges.remove(&0);
@@ -2102,12 +2102,12 @@ fn a_handoff_freezes_sends_swaps_and_lets_go_in_this_order() {
     assert!(
         effects
             .iter()
-            .any(|effect| matches!(effect, Effect::Tell { epoch: 2, .. }))
+            .any(|effect| matches!(effect, Effect::AnnounceSwap { epoch: 2, .. }))
     );
 }
 
 #[test]
-fn whatever_stops_a_handoff_the_range_goes_on() {
+fn whatever_stops_a_handoff_the_range_is_served_on() {
     for result in [
         Err(NotSent::Refused("no".to_owned())),
         Err(NotSent::Unreachable("gone".to_owned())),
@@ -2328,13 +2328,13 @@ fn an_offer_is_taken_only_from_the_owner_that_the_lease_names() {
 fn what_was_offered_becomes_ours_by_the_lease_alone() {
     let mut bench = half_and_half();
     bench.step(Input::Offered(offer(2, 1, 1)));
-    let told = Input::Told {
+    let announced = Input::SwapAnnounced {
         from: Holder::new("b", "b1"),
         range: 2,
         epoch: 2,
     };
     assert_eq!(
-        bench.step(told),
+        bench.step(announced),
         [Effect::ReadRange(2)],
         "a word is no Lease"
     );
@@ -2504,7 +2504,7 @@ fn nobody_joins_a_live_fleet_with_another_number_of_ranges() {
     }
     assert!(
         !bench.read().contains(&Effect::Join),
-        "first it looks whether that one lives"
+        "first it checks whether that one lives"
     );
     bench.now += secs(1);
     bench.version += 1;
@@ -2567,7 +2567,7 @@ fn deleted(bench: &mut Bench, range: RangeId, version: Version) -> Vec<Effect> {
 }
 
 #[test]
-fn a_lease_with_an_epoch_at_the_end_of_its_type_is_deleted_and_made_anew_by_its_holder() {
+fn a_lease_with_an_epoch_at_the_end_of_its_type_is_deleted_and_recreated_by_its_holder() {
     for epoch in [EPOCH_END, EPOCH_MAX - 1, EPOCH_MAX, Epoch::MAX] {
         let mut bench = half_and_half();
         let lease = bench.landed(0, "a", "a1", epoch);
@@ -2579,7 +2579,7 @@ fn a_lease_with_an_epoch_at_the_end_of_its_type_is_deleted_and_made_anew_by_its_
             !effects.contains(&Effect::Lost(0)),
             "it is held all the time"
         );
-        // Told of twice, it is not deleted twice.
+        // Reported twice, it is not deleted twice.
         assert_eq!(deletions(&bench.step(Input::Range(lease))), []);
         let effects = deleted(&mut bench, 0, version);
         assert_eq!(
@@ -2595,7 +2595,7 @@ fn a_lease_with_an_epoch_at_the_end_of_its_type_is_deleted_and_made_anew_by_its_
 }
 
 #[test]
-fn a_damaged_lease_of_nobody_alive_is_made_anew_by_the_inquiry() {
+fn a_damaged_lease_of_nobody_alive_is_recreated_by_the_inquiry() {
     let mut bench = Bench::new(&["b"], &[(0, "z", "z1", EPOCH_MAX)]);
     bench.begin();
     let effects = bench.pass(1, &[]);
@@ -2610,7 +2610,7 @@ fn a_damaged_lease_of_nobody_alive_is_made_anew_by_the_inquiry() {
 }
 
 #[test]
-fn an_unanswered_deletion_is_repeated_and_one_that_was_overtaken_is_looked_at() {
+fn an_unanswered_deletion_is_repeated_and_one_that_was_overtaken_is_read() {
     let mut bench = half_and_half();
     let lease = bench.landed(0, "a", "a1", EPOCH_MAX);
     let version = lease.version;
@@ -2655,7 +2655,7 @@ fn a_claim_that_was_lost_is_not_repeated_at_once() {
     let version = bench.version;
     let effects = bench.step(Input::RangeGone { range: 0, version });
     assert_eq!(claims(&effects), [(0, 2)]);
-    // Another epoch stands there than was written: the write was not ours, whoever made it.
+    // The epoch is another than was written: the write was not ours.
     let lease = bench.landed(0, "a", "a1", 1);
     let result = Written::Done(lease);
     bench.step(Input::Claimed { range: 0, result });
@@ -2808,7 +2808,7 @@ fn spacing(count: usize, draining: bool) -> Vec<u64> {
         assert_eq!(
             freezes(&effects),
             Vec::<RangeId>::new(),
-            "nothing stands still for it"
+            "nothing is frozen for it"
         );
         asked = questions(&effects) == 1;
         if asked {

@@ -140,14 +140,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         say(&format!("started {}", handle.incarnation()));
         let mut happenings = handle.happenings();
         let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-        let mut look =
+        let mut status =
             tokio::signal::unix::signal(tokio::signal::unix::SignalKind::user_defined1())?;
         loop {
             tokio::select! {
                 happening = happenings.recv() => if let Ok(happening) = happening {
                     say(&format!("happened {happening}"));
                 },
-                _ = look.recv() => say(&format!("view {}", serde_json::to_string(&handle.view())?)),
+                _ = status.recv() => say(&format!("view {}", serde_json::to_string(&handle.view())?)),
                 _ = term.recv() => {
                     say("draining");
                     say(&format!("drained {:?}", handle.drain(Duration::from_secs(10)).await));

@@ -276,7 +276,7 @@ impl node_cache::Guard for LateFence {
         self.0.get().is_some_and(|fence| fence.is_open())
     }
 
-    fn in_hand(&self) -> Duration {
+    fn late_write_max(&self) -> Duration {
         Fence::in_hand(self)
     }
 }
@@ -315,9 +315,9 @@ impl Fence for LateFence {
         self.0.get()?.renewed()
     }
 
-    fn in_hand(&self) -> Duration {
+    fn late_write_max(&self) -> Duration {
         // Before there is a fence nothing is sent.
-        self.0.get().map_or(Duration::ZERO, |fence| fence.in_hand())
+        self.0.get().map_or(Duration::ZERO, |fence| fence.late_write_max())
     }
 
     fn announced(&self) -> BoxFuture<'static, ()> {

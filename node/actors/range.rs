@@ -406,7 +406,7 @@ impl Range {
         if matches!(how, Gained::Handoff(_)) {
             // What was under way may still be in the server's hands; of the dead a lease duration has been
             // waited for.
-            settled += shared.fence.in_hand();
+            settled += shared.fence.late_write_max();
         }
         let mut range = Self {
             shared,
@@ -1009,7 +1009,7 @@ impl Range {
         known.marks.append(&mut done.marks);
         known.doubtful = done.doubtful || (known.doubtful && !done.proven);
         if done.in_hand {
-            known.in_hand_until = now + shared.fence.in_hand();
+            known.in_hand_until = now + shared.fence.late_write_max();
         }
         known.survived |= !matches!(done.next, Next::Stopped(_));
         known.proven |= done.proven;
@@ -1315,7 +1315,7 @@ impl Range {
                 let in_flight = working || known.is_some_and(|known| known.doubtful);
                 // What is under way is given up with the range.
                 let in_hand = match working {
-                    true => self.shared.fence.in_hand(),
+                    true => self.shared.fence.late_write_max(),
                     false => known.map_or(Duration::ZERO, |known| {
                         known.in_hand_until.saturating_sub(now)
                     }),
@@ -1482,7 +1482,7 @@ impl Range {
                     .then(|| key_state.traceparent.as_str().into());
                 // A write was under way: what it did is only known from the API server.
                 let in_hand = Duration::from_millis(key_state.in_hand_ms);
-                known.in_hand_until = now + in_hand.min(shared.fence.in_hand());
+                known.in_hand_until = now + in_hand.min(shared.fence.late_write_max());
                 known.proven = !key_state.in_flight && believed;
                 known.head_proven = known.proven;
                 self.unproven |= !known.proven;

@@ -81,7 +81,7 @@ impl Fence for Door {
         None
     }
 
-    fn in_hand(&self) -> Duration {
+    fn late_write_max(&self) -> Duration {
         IN_HAND
     }
     fn announced(&self) -> BoxFuture<'static, ()> {

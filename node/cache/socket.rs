@@ -26,7 +26,7 @@ pub trait Guard: Send + Sync {
     fn open(&self) -> bool;
     /// How long after that they may still arrive. What the kernel couldn't deliver by then ends the
     /// connection.
-    fn in_hand(&self) -> Duration;
+    fn late_write_max(&self) -> Duration;
 }
 
 /// What a client and the sockets of its connections have in common.
@@ -64,7 +64,7 @@ pub(crate) struct Socket {
 impl Socket {
     /// Round a connection that has come about.
     pub(crate) fn new(tcp: TokioIo<TcpStream>, line: Arc<Line>) -> Self {
-        let in_hand = line.guard.get().map(|guard| guard.in_hand());
+        let in_hand = line.guard.get().map(|guard| guard.late_write_max());
         if let Some(in_hand) = in_hand.filter(|in_hand| !in_hand.is_zero())
             && let Err(error) = give_up_after(tcp.inner(), in_hand)
         {

@@ -458,8 +458,8 @@ impl Fence for Gatekeeper {
         self.fence.renewed()
     }
 
-    fn in_hand(&self) -> Duration {
-        self.fence.in_hand()
+    fn late_write_max(&self) -> Duration {
+        self.fence.late_write_max()
     }
 
     fn announced(&self) -> BoxFuture<'static, ()> {

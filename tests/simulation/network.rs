@@ -474,7 +474,7 @@ impl Calls for Peers {
             let from = Holder::new(self.name.clone(), incarnation);
             self.call(way, CALL_DEADLINE, move |door| {
                 let from = from.clone();
-                async move { door.told(from, range, epoch).await }.boxed()
+                async move { door.swap_announced(from, range, epoch).await }.boxed()
             })
             .await
         }

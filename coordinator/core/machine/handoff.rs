@@ -12,7 +12,7 @@ use crate::{
     mutation::broken,
 };
 
-/// A replica that leaves waits so many retry periods for the Lease of a range whose state it has
+/// A replica that leaves waits this number of retry periods for the Lease of a range whose state it has
 /// acknowledged: with it gone, the state would be nobody's. The owner may also have thought better of it and
 /// never says so.
 const KEPT_PERIODS: u32 = 4;
@@ -487,7 +487,7 @@ impl Core {
     }
 
     /// There is no Lease to swap any more. If an earlier swap had no answer, it may have landed before, and
-    /// the receiver may own the range: then it is let go, and whoever is to have it asks all members first.
+    /// the receiver may own the range: then it is let go, and its next owner asks all members first.
     fn resume_or_let_go(&mut self, now: Time, range: RangeId, why: String, out: &mut Vec<Effect>) {
         let unanswered = self.handoff.held.get(&range).is_some_and(|held| {
             matches!(
@@ -742,7 +742,7 @@ impl Core {
         let period = self.config.retry_period;
         self.handoff.contacts.retain(|_, contact| {
             let over = |backoff: &Backoff| {
-                // Twice: the next failure soon after the end goes on from here.
+                // Twice: the next failure soon after the end continues from here.
                 now >= backoff.since + backoff.delay + backoff.delay
             };
             contact.asking

@@ -96,7 +96,7 @@ impl Core {
             })
             .collect();
         if answer.values().any(|(held, _)| *held) {
-            // Somebody sees a Lease that does not name us: look too.
+            // Somebody sees a Lease that does not name us: read it too.
             self.ranges.next_read = self.ranges.next_read.min(now);
         }
         out.push(Effect::AnswerHolds { id, answer });

@@ -15,8 +15,9 @@ use crate::{
     slow_start::Crashes,
 };
 
-/// So many retry periods may lie between two good reads of the replica Leases; with more, silence proves
-/// nothing and every wait begins again. One for the pause, one for the read itself, one for a busy machine.
+/// At most this number of retry periods may lie between two good reads of the replica Leases; with more,
+/// silence proves nothing and every wait begins again. One for the pause, one for the read itself, one for a
+/// busy machine.
 const READ_GAP_PERIODS: u32 = 3;
 
 /// Retry periods between two lists of the replica Leases while nobody is silent or going and the watch has
@@ -147,7 +148,7 @@ impl Core {
                 }));
                 self.members.still_since = now;
                 self.own.held_since = Some(now);
-                // The renewal has said for itself how little it takes; from here on it is told.
+                // The renewal has said for itself how little it takes; from here on it is published.
                 self.own.published = None;
             } else if !self.own.left {
                 let was_open = lived.is_some_and(|lived| lived.open_until.is_some());
@@ -458,7 +459,7 @@ impl Core {
             .share(self.second(now), lived, full, self.config.slow_start)
     }
 
-    pub(super) fn say_how_it_stands(&mut self, now: Time, out: &mut Vec<Effect>) {
+    pub(super) fn publish_status(&mut self, now: Time, out: &mut Vec<Effect>) {
         let status = Status {
             address: self.config.address.clone(),
             pin: self.config.pin,

@@ -42,7 +42,7 @@ use crate::{
 /// orphans whose owner's end the watch has not passed yet.
 const SHORT_PARTS: u32 = 5;
 
-/// What a replica is told at its start.
+/// A replica's configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
     /// The replica's name.
@@ -65,7 +65,7 @@ pub struct Config {
     pub retry_period: Duration,
     /// At a fleet's cold start no range is taken before membership has been still for so long …
     pub settle_time: Duration,
-    /// … or so many members are ready.
+    /// … or this number of members is ready.
     pub expected_replicas: Option<u16>,
     /// Handoffs under way at once.
     pub moves_at_once: usize,
@@ -187,7 +187,7 @@ impl Core {
         self.nobody_is_going() && !inputs.is_empty() && inputs.iter().all(is_bare)
     }
 
-    /// All rules, in order. Each looks at the whole view.
+    /// All rules, in order. Each reads the whole view.
     fn decide(&mut self, now: Time, out: &mut Vec<Effect>) {
         if self.fatal {
             return;
@@ -201,7 +201,7 @@ impl Core {
             return;
         }
         self.reply_to_questions(now);
-        self.say_how_it_stands(now, out);
+        self.publish_status(now, out);
         if !self.is_held() {
             return;
         }
@@ -281,7 +281,9 @@ impl Core {
                 result,
             } => self.sent(now, range, attempt, result, out),
             Input::Offered(offer) => self.offered(now, offer, out),
-            Input::Told { from, range, epoch } => self.swap_announced(&from, range, epoch, out),
+            Input::SwapAnnounced { from, range, epoch } => {
+                self.swap_announced(&from, range, epoch, out);
+            }
             Input::HoldsAsked { id, ranges } => self.holds_asked(now, id, ranges, out),
             Input::HoldsAnswered {
                 inquiry,

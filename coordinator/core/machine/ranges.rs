@@ -17,8 +17,8 @@ use crate::{
     ring::Ring,
 };
 
-/// So many retry periods lie between two lists of the range Leases while nothing calls for one. The watch
-/// brings what changes; this is for the day on which it does not.
+/// This number of retry periods lies between two lists of the range Leases while nothing calls for one. The
+/// watch brings what changes; this is for the day on which it does not.
 const RANGES_PERIODS: u32 = 30;
 
 /// The newest placement, and what it was made from beside the ring.
@@ -297,7 +297,7 @@ impl Core {
         }
     }
 
-    /// A claim that did not make the range ours is not repeated at once: whatever stands in its way may stand
+    /// A claim that did not make the range ours is not repeated at once: whatever prevented it may prevent it
     /// there again.
     fn give_up_the_claim(&mut self, now: Time, range: RangeId) {
         if self.ranges.claims.remove(&range).is_some() {
@@ -412,7 +412,7 @@ impl Core {
                             self.let_go(range, out);
                             if let Some(seen) = self.members.seen.get(&to.name) {
                                 let address = seen.lease.status.address.clone();
-                                out.push(Effect::Tell {
+                                out.push(Effect::AnnounceSwap {
                                     range,
                                     epoch,
                                     to: to.clone(),
@@ -560,7 +560,7 @@ impl Core {
         if self.ranges.read.is_some_and(|read| read >= regained.seen) {
             out.push(Effect::Reopen(regained));
         } else if !self.ranges.reading && self.ranges.next_read > now {
-            // After a failure the pause stands; anything else is read at once.
+            // After a failure the pause is kept; anything else is read at once.
             if self.ranges.next_read > now + self.config.retry_period {
                 self.ranges.next_read = now;
                 self.read_on_time(now, out);
@@ -608,7 +608,7 @@ impl Core {
         }
     }
 
-    /// Who shall own what, as this replica sees it; `None` while it may not act on it.
+    /// Who should own what, as this replica sees it; `None` while it may not act on it.
     pub(super) fn placement(&mut self, now: Time) -> Option<Arc<[u16]>> {
         if self.ranges.read.is_none() || !self.members.known {
             return None;
@@ -690,8 +690,8 @@ impl Core {
             })
     }
 
-    /// A Lease with an impossible epoch is deleted on its version by whoever holds its range or is to have
-    /// it. Afterwards the range has no Lease, as if a hand had deleted it.
+    /// A Lease with an impossible epoch is deleted on its version by the replica that holds its range or is
+    /// to have it. Afterwards the range has no Lease, as if a hand had deleted it.
     pub(super) fn delete_the_damaged(
         &mut self,
         now: Time,

@@ -411,8 +411,9 @@ impl Core {
         }
     }
 
-    /// The dead owners that a claim lists: those known before, and whom the range is taken from if it died.
-    /// Whoever released its Lease, or was evicted by a build that files no deaths, is not known to have died.
+    /// The dead owners that a claim lists: those known before, and whom the range is taken from if it died. A
+    /// replica that released its Lease, or was evicted by a build that files no deaths, is not known to have
+    /// died.
     pub(super) fn dead_owners(&self, range: RangeId) -> Vec<Holder> {
         let known = self.ranges.leases.get(&range);
         let known = known.map_or_else(Vec::new, |lease| lease.dead.clone());

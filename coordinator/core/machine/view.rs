@@ -139,7 +139,7 @@ impl Core {
             .collect()
     }
 
-    /// What `/debug/shards` tells. What has not changed since the view `before` is shared with it: a view is
+    /// What `/debug/shards` shows. What has not changed since the view `before` is shared with it: a view is
     /// made with every decision, and there are hundreds of ranges.
     pub fn view(&self, now: Time, before: &View) -> View {
         let own = self.own.lease.as_ref();

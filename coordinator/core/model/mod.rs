@@ -9,7 +9,7 @@ use stateright::{Model, Property};
 use crate::mutation::{self, Mutation};
 use world::{Bounds, Fault, World};
 
-/// The one property: which promise was broken stands in the state.
+/// The one property: the state says which promise was broken.
 const SOUND: &str = "every promise is kept";
 
 /// What is explored, and with which mutation of the protocol.
@@ -21,9 +21,9 @@ struct Fleet {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Action {
-    /// The schedule goes on by one message.
+    /// The schedule continues by one message.
     Step,
-    /// No more faults: it goes on to the next tick.
+    /// No more faults: it continues to the next tick.
     Tick,
     /// It is departed from.
     Fault(Fault),

@@ -25,7 +25,7 @@ struct Explored {
     wrong: Option<(Wrong, String)>,
 }
 
-/// `TRACE=1` tells what happens on the way to what went wrong.
+/// `TRACE=1` shows what happens on the way to what went wrong.
 fn explore(bounds: &Bounds, mutation: Option<Mutation>, patience: Duration) -> Explored {
     let begun = Instant::now();
     let fleet = Fleet {
@@ -43,7 +43,7 @@ fn explore(bounds: &Bounds, mutation: Option<Mutation>, patience: Duration) -> E
     let wrong = checker.discovery(super::SOUND).map(|path| {
         let last = path.last_state().clone();
         if env::var_os("TRACE").is_some() {
-            tell(bounds, mutation, path.clone().into_actions());
+            replay(bounds, mutation, path.clone().into_actions());
         }
         let faults: Vec<String> = path
             .into_vec()
@@ -67,8 +67,8 @@ fn explore(bounds: &Bounds, mutation: Option<Mutation>, patience: Duration) -> E
     }
 }
 
-/// Goes a way again and tells what every machine hears and wants.
-fn tell(bounds: &Bounds, mutation: Option<Mutation>, actions: Vec<Action>) {
+/// Replays a way and shows what every machine hears and wants.
+fn replay(bounds: &Bounds, mutation: Option<Mutation>, actions: Vec<Action>) {
     mutation::set(mutation);
     let mut world = World::start(bounds);
     TRACE.set(true);
@@ -121,7 +121,7 @@ fn explore_all(scenarios: &[Bounds], patience: Duration) {
             explored.took.as_secs_f64()
         );
         if let Some((wrong, way)) = explored.wrong {
-            panic!("{scenario:?}: {wrong:?} after {way}; TRACE=1 tells more");
+            panic!("{scenario:?}: {wrong:?} after {way}; TRACE=1 shows more");
         }
         assert!(
             explored.took < patience,
@@ -177,7 +177,7 @@ fn wherever_two_faults_fall_in_the_larger_fleets() {
     );
 }
 
-/// Where mutants are looked for, the quickest first.
+/// Where mutants are searched for, the quickest first.
 fn hunting_grounds() -> [Bounds; 7] {
     [
         bounds(2, 2, Start::Join, 1, 8),
@@ -227,12 +227,12 @@ fn every_mutant_is_caught() {
         .map(|hunter| {
             let mine: Vec<Mutation> = mutants.iter().copied().skip(hunter).step_by(2).collect();
             std::thread::spawn(move || {
-                let told = |mutant| {
+                let line = |mutant| {
                     let result = hunt(mutant);
                     eprintln!("{}", result.as_ref().unwrap_or_else(|survivor| survivor));
                     result
                 };
-                mine.into_iter().map(told).collect::<Vec<_>>()
+                mine.into_iter().map(line).collect::<Vec<_>>()
             })
         })
         .collect();
@@ -283,7 +283,7 @@ fn a_state_that_was_acknowledged_before_does_not_fit_what_is_given_without_it() 
     );
 }
 
-/// B acknowledges what A knows, the acknowledgement is a tick on its way, B is told to leave and holds
+/// B acknowledges what A knows, the acknowledgement is a tick on its way, B is asked to leave and holds
 /// nothing.
 fn leaves_while_a_range_is_on_its_way(mutation: Option<Mutation>) -> Option<Wrong> {
     mutation::set(mutation);

@@ -27,21 +27,21 @@ const RETRY_PERIOD: Duration = Duration::from_secs(1);
 /// the protocol claims to bear 5 to 3.
 const RATES: [u32; 3] = [1300, 800, 1000];
 
-/// Versions written in one tick stay below this. A version tells the tick, so that a write more or less is
+/// Versions written in one tick stay below this. A version names the tick, so that a write more or less is
 /// forgotten once nobody holds what it wrote, and states meet again.
 const VERSIONS_IN_A_TICK: u64 = 256;
 
 /// The largest epoch that the API stores.
 const EPOCH_MAX: Epoch = i32::MAX as Epoch;
 
-/// A peer that does not answer is given up after so many ticks.
+/// A peer that does not answer is given up after this number of ticks.
 const PEER_PATIENCE: u32 = 2;
 
 /// A process that ends by itself is gone after this number of ticks, whether its Lease could be released or
 /// not.
 const PANIC_TICKS: u32 = 3;
 
-/// So many quiet ticks in a row are rest.
+/// This number of quiet ticks in a row is rest.
 const REST: u8 = 3;
 
 /// What went wrong.
@@ -78,7 +78,7 @@ pub(super) enum Start {
     Join,
     /// All are at rest.
     Rest,
-    /// All are at rest; the first is told to leave.
+    /// All are at rest; the first is asked to leave.
     Drain,
     /// Nobody has started yet, and no peer ever reaches another.
     Alone,
@@ -155,7 +155,7 @@ pub(super) enum What {
     Land(Ask),
     Core(Input),
     Renewal(RenewalInput),
-    /// The core looks at the renewal.
+    /// The core reads the renewal.
     Own,
     /// The renewal reads what the core says of the replica.
     Said,
@@ -182,7 +182,7 @@ pub(super) enum What {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Message {
-    /// The replica that acts or is told.
+    /// The replica that acts or gets the message.
     pub(super) at: usize,
     pub(super) life: u32,
     pub(super) what: What,
@@ -228,7 +228,7 @@ pub(super) struct Store {
     highest: BTreeMap<RangeId, Epoch>,
     /// Range Leases whose present content was written by the owner before, for another who has its state.
     given: BTreeSet<RangeId>,
-    /// Whose requests are refused, and those for whom somebody was told that this was not to be had.
+    /// Whose requests are refused, and those for whom somebody was answered that this was not to be had.
     barred: BTreeSet<Holder>,
 }
 
@@ -261,16 +261,16 @@ pub(super) enum Fault {
     Lose,
     /// The first request lands, the answer is lost.
     LoseAnswer,
-    /// The first message comes after all others, or so many ticks later; a request lands without anyone
-    /// waiting.
+    /// The first message comes after all others, or this number of ticks later; a request lands without
+    /// anyone waiting.
     Hold(u32),
-    /// The first request is answered at once, and the answer comes so many ticks later.
+    /// The first request is answered at once, and the answer comes this number of ticks later.
     HoldAnswer(u32),
-    /// The first message comes twice, the second so many ticks later.
+    /// The first message comes twice, the second this number of ticks later.
     Double(u32),
     /// Writes are under way, the freeze is refused.
     Busy,
-    /// The replica of the first message ends; it starts again after so many ticks, 0 is never.
+    /// The replica of the first message ends; it starts again after this number of ticks, 0 is never.
     Crash(usize, u32),
     /// It ends by itself: it releases its Lease, and is gone a while later.
     Panic(usize, u32),
@@ -298,12 +298,12 @@ pub(super) enum Fault {
     DeleteRange(RangeId),
     /// A range's epoch is set to the end of its type by hand.
     EditEpoch(RangeId),
-    /// It is told to leave; the process starts again later.
+    /// It is asked to leave; the process starts again later.
     Drain(usize),
 }
 
 thread_local! {
-    /// Whether this thread tells what every machine hears and wants.
+    /// Whether this thread shows what every machine hears and wants.
     pub(super) static TRACE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -429,7 +429,7 @@ impl World {
         self.faults > 0 && self.now < self.until
     }
 
-    /// Whether nothing more is to be looked at on this way.
+    /// Whether nothing more is to be checked on this way.
     pub(super) fn is_over(&self) -> bool {
         self.wrong.is_some() || (!self.may_fail() && self.rested >= REST)
     }
@@ -590,7 +590,7 @@ impl World {
                     }
                 }
             }
-            // What a process that stands still is told waits for it.
+            // What is sent to a suspended process waits for it.
             what if self.nodes[at].paused => {
                 let resume = self
                     .later
@@ -885,12 +885,15 @@ impl World {
                 to,
                 ..
             } => self.send(at, range, epoch, attempt, &to),
-            Effect::Tell {
+            Effect::AnnounceSwap {
                 range, epoch, to, ..
             } => {
                 let from = self.holder(at);
                 if let Some(peer) = self.find(&to).filter(|_| !self.peers_cut) {
-                    self.push(peer, What::Core(Input::Told { from, range, epoch }));
+                    self.push(
+                        peer,
+                        What::Core(Input::SwapAnnounced { from, range, epoch }),
+                    );
                 }
             }
             Effect::Answer { id, range, refused } => {
@@ -997,8 +1000,8 @@ impl World {
         }
     }
 
-    /// Whoever may act begins to, and from then on knows something of the range that nobody else does. Behind
-    /// a closed fence an old message may still be believed: it has no effect.
+    /// A replica that may act begins to, and from then on knows something of the range that nobody else does.
+    /// Behind a closed fence an old message may still be believed: it has no effect.
     fn begin(&mut self, at: usize) {
         let node = &self.nodes[at];
         let begun: Vec<RangeId> = node
@@ -1209,7 +1212,7 @@ impl World {
         if taken_from.is_some_and(|holder| !self.store.barred.contains(holder)) {
             self.fail(Wrong::TakenUnbarred);
         }
-        // Whoever was given a range has its state, and may not claim it as if it were anybody's.
+        // One that was given a range has its state, and may not claim it as if it were anybody's.
         if by == By::Claim
             && self.store.given.contains(&range)
             && present
@@ -1334,7 +1337,7 @@ impl World {
                     faults.extend([Fault::LoseAnswer, Fault::Hold(1), Fault::Hold(3)]);
                 }
             }
-            What::Offer { .. } | What::Core(Input::Told { .. } | Input::Sent { .. }) => {
+            What::Offer { .. } | What::Core(Input::SwapAnnounced { .. } | Input::Sent { .. }) => {
                 faults.extend([
                     Fault::Lose,
                     Fault::Hold(0),
@@ -1560,7 +1563,7 @@ impl World {
         }
     }
 
-    /// Whoever waits for an answer to this hears that there is none.
+    /// Those who wait for an answer to this hear that there is none.
     fn peer_gives_up(&mut self, at: usize, what: &What) {
         match what {
             What::Offer { offer, sender, .. } => {
