@@ -43,6 +43,9 @@ const FENCED: &str = "manifold.dev/fenced";
 const FINGERPRINTS: &str = "manifold.dev/fingerprints";
 /// Names of the members that do not answer this replica, separated by commas.
 const UNREACHABLE: &str = "manifold.dev/unreachable";
+/// What the replica would write, as a class of the node's on a logarithmic scale; empty or absent where the
+/// build says nothing.
+const DEMAND: &str = "manifold.dev/demand";
 /// The pod that the replica runs in, as `<namespace>/<name>`; empty where it runs in none.
 const POD: &str = "manifold.dev/pod";
 /// What it asks all members, as `<incarnation> <number> <ranges>`; empty without a question.
@@ -425,6 +428,13 @@ impl Leases {
             (DEATHS.to_owned(), lease.deaths.to_string()),
             (FINGERPRINTS.to_owned(), status.fingerprints.to_string()),
             (UNREACHABLE.to_owned(), status.unreachable.to_string()),
+            (
+                DEMAND.to_owned(),
+                status
+                    .demand
+                    .map(|class| class.to_string())
+                    .unwrap_or_default(),
+            ),
             (POD.to_owned(), status.pod.to_string()),
             (QUESTION.to_owned(), text_of(status.question.as_deref())),
             (REPLIES.to_owned(), text_of(status.replies.as_deref())),
@@ -545,6 +555,7 @@ pub fn decode(fleet: &str, lease: &Lease) -> Option<Found> {
             server_fenced: annotation(FENCED) == "true",
             fingerprints: annotation(FINGERPRINTS).into(),
             unreachable: annotation(UNREACHABLE).into(),
+            demand: annotation(DEMAND).parse().ok(),
             pod: annotation(POD).into(),
             question: Question::parse(annotation(QUESTION)).map(Arc::new),
             replies: Replies::parse(annotation(REPLIES)).map(Arc::new),

@@ -193,6 +193,7 @@ mod tests {
             version: String::new(),
             fingerprints: String::new(),
             unreachable: String::new(),
+            demand: None,
         };
         let view = View {
             replica: "a".to_owned(),

@@ -544,6 +544,7 @@ fn member(name: &str, pin: Option<Pin>) -> Member {
         version: "0.1.0".to_owned(),
         fingerprints: String::new(),
         unreachable: String::new(),
+        demand: None,
     }
 }
 

@@ -87,6 +87,7 @@ mod tests {
             version: String::new(),
             fingerprints: String::new(),
             unreachable: String::new(),
+            demand: None,
         });
         View {
             members: members.collect(),

@@ -146,6 +146,7 @@ mod tests {
             version: "0.1.0".to_owned(),
             fingerprints: fingerprints.to_owned(),
             unreachable: String::new(),
+            demand: None,
             pin: None,
         }
     }

@@ -229,6 +229,11 @@ impl Writer {
         self.limiters.configure(self.clock.monotonic(), rate);
     }
 
+    /// The limiters of this process.
+    pub fn limiters(&self) -> &Arc<Limiters> {
+        &self.limiters
+    }
+
     /// Waits for the turn of a write, or until nothing may be sent any more; the limiter whose token it has.
     async fn turn(&self, sender: &Sender) -> Result<Arc<Limiter>, NotDone> {
         sender.gate.admit().map_err(NotDone::Stopped)?;
@@ -284,7 +289,9 @@ impl Writer {
             ..
         }) = &sent
         {
-            limiter.with(|bucket| bucket.pause(self.clock.monotonic(), *pause));
+            let now = self.clock.monotonic();
+            limiter.with(|bucket| bucket.pause(now, *pause));
+            self.limiters.throttled(now);
         }
         if matches!(&sent, Err(refused) if refused.failure == Failure::Fenced) {
             // The API server knows this life as over; the own Lease will say so in a moment.
@@ -462,6 +469,9 @@ async fn send_event(
             () = gate.closed() => return false,
             sent = tokio::time::timeout(WRITE_TIMEOUT, server.record(&beside.sender, send, create)) => sent,
         };
+        if matches!(&sent, Ok(Err(refused)) if refused.retry_after.is_some()) {
+            limiters.throttled(clock.monotonic());
+        }
         match sent {
             Ok(Ok(_)) => return true,
             Ok(Err(refused)) => match refused.failure {

@@ -36,7 +36,7 @@ pub trait Fence: Send + Sync {
     /// ([`node_cache::Renewed`]).
     fn renewed(&self) -> Option<(u64, tokio::time::Instant)>;
     /// How long a write that was given up may still be in the server's hands.
-    fn in_hand(&self) -> Duration;
+    fn late_write_max(&self) -> Duration;
     /// Resolves when the replica's Lease names what is in flight now; while it can't be renewed, never.
     fn announced(&self) -> BoxFuture<'static, ()>;
 }

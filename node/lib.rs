@@ -9,6 +9,7 @@ pub mod args;
 pub mod ask;
 pub mod attempts;
 pub mod auth;
+mod budget;
 pub mod clock;
 pub mod cloud;
 pub mod components;

@@ -38,6 +38,8 @@ pub struct Parts {
     pub controllers: Vec<Factory>,
     /// The flags' values.
     pub flags: Flags,
+    /// Whether the number of workers by this flag may grow: see [`crate::options::Options::adapts`].
+    pub adapts: Box<dyn Fn(&str) -> bool>,
     /// For watches.
     pub watches: Api,
     /// For everything else.
@@ -137,12 +139,15 @@ impl Node {
                         "the controller has no workers and does nothing: its --concurrent-...-syncs is not positive"
                     );
                 }
+                let is_default = descriptor
+                    .workers
+                    .is_some_and(|(flag, _)| (parts.adapts)(flag));
                 let watches = controller.watches();
                 Unit {
                     index: u16::try_from(index).expect("there are few controllers"),
                     subscriptions: watches.subscriptions,
                     discovered: watches.discovered,
-                    workers: Arc::new(Workers::new(workers)),
+                    workers: Arc::new(Workers::new(workers, is_default)),
                     backoff: descriptor.backoff_with(&parts.flags),
                     queue_metrics: metrics.queue(descriptor.queue),
                     metrics: metrics.controller(descriptor.name),

@@ -30,6 +30,7 @@ use crate::{
     api_server::ApiServer,
     args,
     auth::Auth,
+    budget,
     clock::SystemClock,
     cloud::{Cloud, NoCloud, Provider},
     components::{self, Source, causes},
@@ -211,6 +212,10 @@ pub async fn run(
         ranges: options.fleet.ranges,
         controllers,
         flags,
+        adapts: Box::new({
+            let options = Arc::clone(&options);
+            move |flag| options.adapts(flag)
+        }),
         keys: Arc::new(keys),
         cloud,
         watches: apis.watches.clone(),
@@ -239,7 +244,7 @@ pub async fn run(
     let threads = node.pulses();
     check_life(&health, threads.clone());
     check_credentials(&health, &followed);
-    let told = Arc::clone(&server_fence);
+    let fenced = Arc::clone(&server_fence);
     health.tell(
         "server-fence",
         Box::new(move || fenced.summary()),
@@ -405,6 +410,11 @@ async fn own(
         published,
         Arc::clone(&node.shared.metrics),
     ));
+    actix::spawn(budget::follow(budget::Parts {
+        shared: Arc::clone(&node.shared),
+        handle: handle.clone(),
+        divides: options.fleet.divides_api_budget,
+    }));
     let asked = handle.clone();
     health.note(Kind::Readyz, Box::new(move || unreachable_line(&asked)));
     let gauges = Gauges {
@@ -476,8 +486,9 @@ fn changes(node: &Arc<Node>, verbosity: &Arc<Verbosity>) -> Box<config::Apply> {
             if let Some((flag, _)) = unit.controller.descriptor().workers {
                 let count =
                     |options: &Options| usize::try_from(options.flags.int(flag)).unwrap_or(0);
+                let is_default = now.adapts(flag);
                 if count(before) != count(now)
-                    && let Some(ordered) = unit.workers.configure(count(now))
+                    && let Some(ordered) = unit.workers.configure(count(now), is_default)
                 {
                     without.push(format!(
                         "the workers of {} stay {ordered} while an order says so; afterwards they are {}",
@@ -1142,6 +1153,7 @@ mod tests {
             version: String::new(),
             fingerprints: String::new(),
             unreachable: String::new(),
+            demand: None,
         };
         let owned = |range, owner: Option<&str>| coordinator::RangeOwner {
             range,

@@ -1,22 +1,70 @@
 //! The workers of a controller: how many of its keys a replica reconciles at once. Flags and the
 //! configuration file say how many; an order goes before them for as long as it holds. Both can change while
 //! keys are in flight.
+//!
+//! Where nobody has set the number, upstream's default is where it starts from: it grows while keys wait for a
+//! worker though the API server and the allowance of requests have room, and falls back afterwards. Answers 429
+//! lower any number that no order has set.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Where the number is the default's, it grows up to this many times as much: what limits a controller then is
+/// the allowance of requests, not how long each of them takes.
+const GROWTH_MAX: usize = 4;
+
+/// What a controller's last second was like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Second {
+    /// A key waited for a worker.
+    pub waited: bool,
+    /// The API server answered 429.
+    pub throttled: bool,
+    /// Requests wait for their turn: more workers would only wait beside them.
+    pub limited: bool,
+}
+
+/// The number of workers after such a second. Pure. `most` is the bound of its growth.
+fn next(current: usize, configured: usize, most: usize, second: Second) -> usize {
+    let Second {
+        waited,
+        throttled,
+        limited,
+    } = second;
+    if throttled {
+        return (current / 2).max(usize::from(configured > 0));
+    }
+    if waited && !limited {
+        return (current + (current / 4).max(1)).min(most.max(configured));
+    }
+    match current.cmp(&configured) {
+        std::cmp::Ordering::Less => current + 1,
+        std::cmp::Ordering::Equal => current,
+        std::cmp::Ordering::Greater => current - 1,
+    }
+}
 
 /// The workers of one controller in this replica.
 #[derive(Debug)]
 pub struct Workers {
     permits: Arc<Semaphore>,
     number: Mutex<Number>,
+    /// Whether a key has waited for one since that was asked for.
+    waited: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Number {
     /// By flags and file.
     configured: usize,
+    /// Whether that is the default's, so that it may grow.
+    is_default: bool,
+    /// What it has been adapted to; as configured at first.
+    adapted: usize,
     /// By an order.
     ordered: Option<usize>,
     /// Permits that exist: more than are wanted until enough keys are done.
@@ -25,20 +73,23 @@ struct Number {
 
 impl Number {
     fn wanted(&self) -> usize {
-        self.ordered.unwrap_or(self.configured)
+        self.ordered.unwrap_or(self.adapted)
     }
 }
 
 impl Workers {
-    /// As many as flags and file say.
-    pub fn new(configured: usize) -> Self {
+    /// As many as flags and file say; `is_default` where they say nothing.
+    pub fn new(configured: usize, is_default: bool) -> Self {
         Self {
             permits: Arc::new(Semaphore::new(configured)),
             number: Mutex::new(Number {
                 configured,
+                is_default,
+                adapted: configured,
                 ordered: None,
                 exist: configured,
             }),
+            waited: AtomicBool::new(false),
         }
     }
 
@@ -52,9 +103,32 @@ impl Workers {
     }
 
     /// From now on flags and file say this number. The number by which an order goes before it, if there is
-    /// one.
-    pub fn configure(&self, configured: usize) -> Option<usize> {
-        self.change(|number| number.configured = configured)
+    /// one. `is_default` where they say nothing.
+    pub fn configure(&self, configured: usize, is_default: bool) -> Option<usize> {
+        self.change(|number| {
+            (number.configured, number.adapted) = (configured, configured);
+            number.is_default = is_default;
+        })
+    }
+
+    /// Adapts the number to the last second, to be called once in each.
+    pub fn adapt(&self, throttled: bool, limited: bool) {
+        let second = Second {
+            waited: self.waited.swap(false, Ordering::Relaxed),
+            throttled,
+            limited,
+        };
+        let number = self.number();
+        let most = match number.is_default {
+            true => number.configured * GROWTH_MAX,
+            false => number.configured,
+        };
+        let adapted = next(number.adapted, number.configured, most, second);
+        let is_same = adapted == number.adapted;
+        drop(number);
+        if !is_same {
+            self.change(|number| number.adapted = adapted);
+        }
     }
 
     /// From now on an order says this number; `None`: no order does.
@@ -80,7 +154,14 @@ impl Workers {
     /// A worker, once one is free; `None` where none ever will be.
     pub async fn acquire(self: Arc<Self>) -> Option<OwnedSemaphorePermit> {
         loop {
-            let permit = Arc::clone(&self.permits).acquire_owned().await.ok()?;
+            let free = Arc::clone(&self.permits).try_acquire_owned();
+            let permit = match free {
+                Ok(permit) => permit,
+                Err(_) => {
+                    self.waited.store(true, Ordering::Relaxed);
+                    Arc::clone(&self.permits).acquire_owned().await.ok()?
+                }
+            };
             let mut number = self.number();
             if number.exist <= number.wanted() {
                 return Some(permit);
@@ -103,7 +184,7 @@ mod tests {
 
     #[test]
     fn no_more_keys_are_reconciled_than_there_are_workers_whatever_is_set_meanwhile() {
-        let workers = Arc::new(Workers::new(2));
+        let workers = Arc::new(Workers::new(2, false));
         let mut busy: Vec<_> = std::iter::from_fn(|| take(&workers)).collect();
         assert_eq!(busy.len(), 2);
         workers.order(Some(5));
@@ -129,7 +210,7 @@ mod tests {
 
     #[test]
     fn free_workers_go_at_once_and_come_back_with_the_end_of_an_order() {
-        let workers = Arc::new(Workers::new(10));
+        let workers = Arc::new(Workers::new(10, false));
         workers.order(Some(1));
         let one = take(&workers).expect("one is left");
         assert!(take(&workers).is_none());
@@ -138,7 +219,7 @@ mod tests {
         assert_eq!(others.len(), 9);
         drop((one, others));
         // A controller without workers has one by an order.
-        let none = Arc::new(Workers::new(0));
+        let none = Arc::new(Workers::new(0, false));
         assert!(take(&none).is_none());
         none.order(Some(1));
         assert!(take(&none).is_some());
@@ -165,13 +246,13 @@ mod tests {
             ),
             (&[Order(Some(9)), Configure(0), Order(None)], None, 0),
         ] {
-            let workers = Arc::new(Workers::new(3));
+            let workers = Arc::new(Workers::new(3, false));
             // Some are busy meanwhile.
             let busy = [take(&workers), take(&workers)];
             let mut said = None;
             for step in steps {
                 match step {
-                    Configure(number) => said = workers.configure(*number),
+                    Configure(number) => said = workers.configure(*number, false),
                     Order(number) => {
                         workers.order(*number);
                         said = None;
@@ -187,11 +268,72 @@ mod tests {
 
     #[tokio::test]
     async fn who_waits_for_a_worker_gets_one_of_those_that_are_added() {
-        let workers = Arc::new(Workers::new(1));
+        let workers = Arc::new(Workers::new(1, false));
         let _busy = take(&workers).expect("it is free");
         let waits = tokio::spawn(Arc::clone(&workers).acquire());
         tokio::task::yield_now().await;
         workers.order(Some(2));
         assert!(waits.await.expect("no panic").is_some());
+    }
+
+    #[test]
+    fn a_default_grows_while_keys_wait_and_comes_back_and_answers_429_halve_any_number() {
+        let quiet = Second::default();
+        let waited = Second {
+            waited: true,
+            ..quiet
+        };
+        let limited = Second {
+            limited: true,
+            ..waited
+        };
+        let throttled = Second {
+            throttled: true,
+            ..waited
+        };
+        for (current, configured, most, second, expected) in [
+            (5, 5, 20, quiet, 5),
+            (5, 5, 20, waited, 6),
+            (12, 5, 20, waited, 15),
+            (19, 5, 20, waited, 20),
+            (20, 5, 20, waited, 20),
+            (20, 5, 20, quiet, 19),
+            (20, 5, 20, limited, 19),
+            (5, 5, 20, limited, 5),
+            // As somebody has set it.
+            (5, 5, 5, waited, 5),
+            (5, 5, 5, throttled, 2),
+            (2, 5, 5, waited, 3),
+            (2, 5, 5, quiet, 3),
+            (20, 5, 20, throttled, 10),
+            (1, 5, 20, throttled, 1),
+            // A controller without workers has none.
+            (0, 0, 0, waited, 0),
+            (0, 0, 0, throttled, 0),
+        ] {
+            let number = next(current, configured, most, second);
+            assert_eq!(number, expected, "{current} of {configured}: {second:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_order_goes_before_what_was_adapted() {
+        let workers = Arc::new(Workers::new(2, true));
+        let busy: Vec<_> = std::iter::from_fn(|| take(&workers)).collect();
+        let waits = tokio::spawn(Arc::clone(&workers).acquire());
+        tokio::task::yield_now().await;
+        workers.adapt(false, false);
+        assert_eq!(workers.wanted(), 3);
+        assert!(waits.await.expect("no panic").is_some());
+        workers.order(Some(1));
+        workers.adapt(true, false);
+        assert_eq!(workers.wanted(), 1);
+        workers.order(None);
+        assert_eq!(workers.wanted(), 1, "halved meanwhile");
+        drop(busy);
+        workers.adapt(false, false);
+        assert_eq!(workers.wanted(), 2);
+        workers.adapt(false, false);
+        assert_eq!(workers.wanted(), 2);
     }
 }

@@ -9,6 +9,7 @@ pub mod judge;
 #[path = "."]
 mod alone {
     mod autoscaled;
+    mod budget;
     mod cleanup;
     mod endpoints;
     mod failover;

@@ -127,6 +127,8 @@ pub enum Input {
     Fingerprints(String),
     /// Names of the members that do not answer, as [`Status`] has them.
     Unreachable(String),
+    /// What the node would write, as a class of its own.
+    Demand(u8),
     /// The node has answered a freeze.
     Frozen {
         /// Which range.

@@ -153,6 +153,9 @@ pub struct Status {
     /// The pod that it runs in, `<namespace>/<name>`: its status says when the replica's process has ended.
     /// Empty where there is none.
     pub pod: Arc<str>,
+    /// What it would write, as a class of the node's; `None` where the build says nothing. Nobody decides by
+    /// it who owns what.
+    pub demand: Option<u8>,
     /// What it asks all members, while some do not answer by gRPC.
     pub question: Option<Arc<Question>>,
     /// What it knows of the questions of others; `None` where the build reads none.
@@ -164,6 +167,7 @@ impl Status {
     pub(crate) fn is_same_member(&self, other: &Self) -> bool {
         let bare = |status: &Self| Self {
             unreachable: Arc::default(),
+            demand: None,
             question: None,
             replies: None,
             ..status.clone()

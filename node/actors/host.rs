@@ -277,7 +277,7 @@ impl node_cache::Guard for LateFence {
     }
 
     fn late_write_max(&self) -> Duration {
-        Fence::in_hand(self)
+        Fence::late_write_max(self)
     }
 }
 
@@ -317,7 +317,9 @@ impl Fence for LateFence {
 
     fn late_write_max(&self) -> Duration {
         // Before there is a fence nothing is sent.
-        self.0.get().map_or(Duration::ZERO, |fence| fence.late_write_max())
+        self.0
+            .get()
+            .map_or(Duration::ZERO, |fence| fence.late_write_max())
     }
 
     fn announced(&self) -> BoxFuture<'static, ()> {

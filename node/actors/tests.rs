@@ -594,7 +594,7 @@ fn process(factory: Factory, sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc
         index: 0,
         subscriptions: controller.watches().subscriptions,
         discovered: Vec::new(),
-        workers: Arc::new(Workers::new(4)),
+        workers: Arc::new(Workers::new(4, false)),
         backoff: controller.descriptor().backoff,
         queue_metrics: metrics.queue("queue"),
         metrics: metrics.controller("controller"),

@@ -35,7 +35,7 @@ impl Fence for Open {
         None
     }
 
-    fn in_hand(&self) -> Duration {
+    fn late_write_max(&self) -> Duration {
         Duration::ZERO
     }
     fn announced(&self) -> BoxFuture<'static, ()> {

@@ -97,7 +97,7 @@ impl Fence for Open {
     fn renewed(&self) -> Option<(u64, tokio::time::Instant)> {
         None
     }
-    fn in_hand(&self) -> Duration {
+    fn late_write_max(&self) -> Duration {
         Duration::ZERO
     }
     fn announced(&self) -> BoxFuture<'static, ()> {

@@ -29,7 +29,7 @@ fn units(names: &[&str]) -> Vec<Unit> {
             index: u16::try_from(index).unwrap(),
             subscriptions: watches.subscriptions,
             discovered: watches.discovered,
-            workers: Arc::new(Workers::new(1)),
+            workers: Arc::new(Workers::new(1, false)),
             backoff: controller.descriptor().backoff,
             queue_metrics: metrics.queue(controller.descriptor().queue),
             metrics: metrics.controller(controller.descriptor().name),

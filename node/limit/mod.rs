@@ -6,6 +6,7 @@ use std::{sync::Mutex, time::Duration};
 use crate::queue::Monotonic;
 pub use limiters::{Limiters, Whose};
 
+pub mod budget;
 mod limiters;
 #[cfg(test)]
 mod tests;

@@ -120,6 +120,8 @@ struct Families {
     fence_refusals: Counters<1>,
     fence_open: Gauge<i64, AtomicI64>,
     fence_remaining: Gauge<f64, AtomicU64>,
+    api_budget: Gauge<f64, AtomicU64>,
+    api_back_pressure: Gauge<f64, AtomicU64>,
     standby: Gauge<i64, AtomicI64>,
     leader: Gauges<1>,
     slow_renewals: Counters<1>,
@@ -469,6 +471,13 @@ impl Metrics {
         self.families.fence_remaining.set(seconds(remaining));
     }
 
+    /// The part of `--kube-api-qps` that this replica may use now, and what the API server's back-pressure has
+    /// left of it, both of 1.
+    pub fn api_budget(&self, scale: f64, pressure: f64) {
+        self.families.api_budget.set(scale);
+        self.families.api_back_pressure.set(pressure);
+    }
+
     /// Whether another manager, or another fleet, holds the Lease that keeps managers apart.
     pub fn standby(&self, waits: bool) {
         self.families.standby.set(i64::from(waits));
@@ -776,6 +785,18 @@ fn families(on: &mut Registering) -> Families {
             "manifold_fence_remaining_seconds",
             "For how long this replica may write without another renewal. Between two renewals it falls from \
              --lease-renew-deadline by --lease-retry-period; it is lower where renewals are slow.",
+            Gauge::default(),
+        ),
+        api_budget: on.add(
+            "manifold_api_budget_ratio",
+            "The part of --kube-api-qps and --kube-api-burst that this replica may use now. With \
+             --kube-api-budget=fleet it follows from what each replica has to write, and the parts of all add up to 1.",
+            Gauge::default(),
+        ),
+        api_back_pressure: on.add(
+            "manifold_api_back_pressure_ratio",
+            "What the API server's answers 429 have left of the part that this replica may use: 1 without, halved in \
+             each second with such an answer.",
             Gauge::default(),
         ),
         standby: on.add(

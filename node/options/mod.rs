@@ -185,6 +185,11 @@ pub struct FleetOptions {
     pub peer_advertised: String,
     /// How they are spoken with.
     pub peer_transport: PeerTransport,
+    /// Whether the number of a controller's workers grows beyond upstream's default while keys wait.
+    pub adapts_workers: bool,
+    /// Whether `--kube-api-qps` and `--kube-api-burst` are the fleet's and divided among its replicas; else each
+    /// replica has them.
+    pub divides_api_budget: bool,
     /// Whether the API server fences.
     pub server_fence: ServerFenceMode,
     /// The Lease that keeps other managers away; `None` with `--leader-elect=false`.
@@ -450,6 +455,11 @@ impl Options {
     /// Whether a feature gate is on.
     pub fn gate(&self, name: &str) -> bool {
         args::gate(name, &self.feature_gates)
+    }
+
+    /// Whether the number of workers by this flag is the default's and may grow.
+    pub fn adapts(&self, flag: &str) -> bool {
+        self.fleet.adapts_workers && !self.values.given(flag)
     }
 
     /// The flags' values as given.
@@ -968,6 +978,17 @@ fn fleet(values: &Values, surroundings: &Surroundings, wrong: &mut Vec<String>) 
         peer_transport: peer_transport(values, peer_address.ip(), wrong),
         peer_address,
         peer_port_is_default: !values.given("peer-port"),
+        adapts_workers: values.bool("adaptive-workers"),
+        divides_api_budget: match values.text("kube-api-budget") {
+            "fleet" => true,
+            "replica" => false,
+            other => {
+                wrong.push(format!(
+                    "--kube-api-budget {other:?} must be fleet or replica"
+                ));
+                true
+            }
+        },
         server_fence: match values.text("server-fence") {
             "auto" => ServerFenceMode::Auto,
             "on" => ServerFenceMode::On,

@@ -241,6 +241,7 @@ fn member(sign: &str) -> Member {
         version: String::new(),
         fingerprints: String::new(),
         unreachable: String::new(),
+        demand: None,
     }
 }
 

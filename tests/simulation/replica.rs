@@ -382,6 +382,7 @@ async fn live(
         mutant.flags(&mut flags);
     }
     let node = Node::start(Parts {
+        adapts: Box::new(|_| false),
         replica: name.clone(),
         ranges: RANGES,
         controllers: mistakes::mistaken(simulated()),

@@ -67,6 +67,7 @@ pub(super) struct Own {
     pub(super) server_fenced: bool,
     pub(super) fingerprints: Arc<str>,
     pub(super) unreachable: Arc<str>,
+    pub(super) demand: Option<u8>,
     pub(super) drain_until: Option<Time>,
     pub(super) left: bool,
 }
@@ -474,6 +475,7 @@ impl Core {
             server_fenced: self.own.server_fenced,
             fingerprints: Arc::clone(&self.own.fingerprints),
             unreachable: Arc::clone(&self.own.unreachable),
+            demand: self.own.demand,
             pod: Arc::clone(&self.config.pod),
             question: self.published_question(now),
             replies: self.inquiries.replies.clone(),

@@ -273,6 +273,7 @@ impl Core {
             }
             Input::ServerFenced(fenced) => self.own.server_fenced = fenced,
             Input::Fingerprints(fingerprints) => self.own.fingerprints = fingerprints.into(),
+            Input::Demand(class) => self.own.demand = Some(class),
             Input::Unreachable(names) => self.own.unreachable = names.into(),
             Input::Frozen { range, epoch, busy } => self.frozen(now, range, epoch, busy, out),
             Input::Sent {

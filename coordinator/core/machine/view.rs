@@ -64,6 +64,9 @@ pub struct Member {
     /// Names of the members that do not answer it, with commas between them.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub unreachable: String,
+    /// What it would write, as a class of the node's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub demand: Option<u8>,
 }
 
 /// A range's owner by its Lease.
@@ -169,6 +172,7 @@ impl Core {
                         version: seen.lease.status.build.clone(),
                         fingerprints: seen.lease.status.fingerprints.to_string(),
                         unreachable: seen.lease.status.unreachable.to_string(),
+                        demand: seen.lease.status.demand,
                     })
                 })
                 .collect(),
