@@ -1,9 +1,9 @@
 //! Whether all replicas have the same of what they sign with and publish, and run the same controllers.
 //!
-//! Certificates are signed by whoever owns the request's range, so replicas that were started with different
-//! authorities issue certificates of either, and publish either's bundle. Each replica says in its Lease what
-//! it has, by the hash of the public part; each compares what the members say, warns in its log, in
-//! `/readyz?verbose` and by `manifold_key_material_differs`. Nothing is stopped: while files are being
+//! Certificates are signed by the one that owns the request's range, so replicas that were started with
+//! different authorities issue certificates of either, and publish either's bundle. Each replica says in its
+//! Lease what it has, by the hash of the public part; each compares what the members say, warns in its log,
+//! in `/readyz?verbose` and by `manifold_key_material_differs`. Nothing is stopped: while files are being
 //! replaced, replicas differ for some seconds, and a fleet that stops signing would do more harm than one
 //! that signs by two authorities of one operator.
 //!
@@ -20,7 +20,7 @@ use coordinator::{Handle, Member};
 
 use crate::{keys::Keys, metrics::Metrics};
 
-/// Between two looks at the files and the members.
+/// Between two checks of the files and the members.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// Fingerprints by name.
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_told_while_it_lasts() {
+    fn a_difference_is_reported_while_it_lasts() {
         let metrics = Metrics::new(&[]);
         let agreement = Agreement::default();
         let shown = |agreement: &Agreement| {

@@ -17,10 +17,10 @@ use std::{
 use actix::{Arbiter, ArbiterHandle};
 use coordinator::Pulse;
 
-/// Range actors of one replica are spread over so many threads at most.
+/// Range actors of one replica are spread over this many threads at most.
 const FOR_RANGES_MAX: usize = 8;
 
-/// How long a busy thread gathers what comes before it looks.
+/// How long a busy thread gathers what comes before it reads.
 const GATHER: Duration = Duration::from_millis(16);
 
 /// A thread is busy that goes to sleep so often within [`BUSY_WITHIN`]: it is woken more than three hundred
@@ -28,7 +28,7 @@ const GATHER: Duration = Duration::from_millis(16);
 const BUSY_FROM: u32 = 10;
 const BUSY_WITHIN: Duration = Duration::from_millis(32);
 
-/// Whether it still is can't be told while it gathers: after so long it is counted again.
+/// Whether it still is can't be known while it gathers: after so long it is counted again.
 const BUSY_FOR: Duration = Duration::from_millis(500);
 
 /// A thread that has gathered, and then still waits so long, has gathered nothing and is not busy any more.
@@ -46,7 +46,7 @@ pub(crate) struct Arbiters {
 }
 
 impl Arbiters {
-    /// Starts as many as are fit for so many cores. To be called within an actix system.
+    /// Starts as many as are fit for this many cores. To be called within an actix system.
     pub(crate) fn start(cores: usize) -> Self {
         let (ranges, watches_apart) = how_many(cores);
         Self {
@@ -216,7 +216,7 @@ mod tests {
         instants.iter().map(sleep).collect()
     }
 
-    /// Goes to sleep every so many microseconds and is woken at once.
+    /// Goes to sleep each time this many microseconds have passed and is woken at once.
     fn every(period: u64, times: u64) -> Vec<(u64, u64)> {
         (0..times)
             .map(|turn| (turn * period, (turn + 1) * period - 100))
@@ -237,7 +237,7 @@ mod tests {
         let mut expected = vec![false; 9];
         expected.push(true);
         assert_eq!(gathered(&busy), expected);
-        // What had come lay there when it looked; then nothing came for a while.
+        // What had come lay there when it read; then nothing came for a while.
         let calm = [
             &busy[..9],
             &[(27_000, 43_010), (43_100, 59_110), (59_200, 93_000)],
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_while_a_thread_gathers_is_taken_when_it_looks() {
+    fn what_comes_while_a_thread_gathers_is_taken_when_it_reads() {
         actix::System::new().block_on(async {
             let arbiters = Arbiters::start(2);
             let (sender, mut received) = tokio::sync::mpsc::unbounded_channel();

@@ -273,9 +273,9 @@ type Set = (&'static Resource, Str);
 /// [`QUERY_TIMEOUT`].
 const HOPELESS_FOR: Duration = Duration::from_secs(10);
 
-/// What a look at the server has told of a set.
+/// What a read of the server has shown of a set.
 #[derive(Default)]
-struct Look {
+struct Shown {
     /// The cache lacked nothing that there was at this version.
     reached: u64,
     /// It can't be read: until then nobody asks again.
@@ -292,12 +292,12 @@ struct Floor {
 }
 
 /// What is known of the cache besides how far each watch has come: a resource of which nothing changes may
-/// show nothing for a minute, though nothing is missing from it. One look at the server does for everybody
-/// who asks meanwhile. And what one look has shown the server's version to be does for all keys, once the
+/// show nothing for a minute, though nothing is missing from it. One read of the server does for everybody
+/// who asks meanwhile. And what one read has shown the server's version to be does for all keys, once the
 /// watch has passed it.
 #[derive(Default)]
 pub struct Proofs {
-    known: Mutex<HashMap<Set, Arc<tokio::sync::Mutex<Look>>>>,
+    known: Mutex<HashMap<Set, Arc<tokio::sync::Mutex<Shown>>>>,
     /// Bound: as many as there are resources.
     floors: Mutex<HashMap<&'static Resource, Floor>>,
 }
@@ -318,20 +318,20 @@ pub struct Grounds<'a> {
 impl Grounds<'_> {
     /// Whether the cache of a resource, as it was at `by`, held all that had been written by `from`: a live
     /// read began after that, and the watch had passed its version before `by`.
-    pub fn stands(&self, resource: &'static Resource, from: Monotonic, by: Monotonic) -> bool {
+    pub fn holds(&self, resource: &'static Resource, from: Monotonic, by: Monotonic) -> bool {
         let mut floors = self.proofs.floors();
         let Some(floor) = floors.get_mut(resource) else {
             return false;
         };
-        let stands = floor
+        let holds = floor
             .passed
             .is_some_and(|(began, noticed)| began >= from && noticed < by);
-        // For whoever asks next: this plan was made before it was looked how far the watch is.
+        // For the next that asks: this plan was made before it was known how far the watch is.
         let passed = |&mut (_, version): &mut (Monotonic, u64)| self.view.passed(resource, version);
         if let Some((began, _)) = floor.ahead.take_if(passed) {
             floor.passed = Some((began, self.clock.monotonic()));
         }
-        stands
+        holds
     }
 
     /// A live read that began then has shown the server to have come so far.
@@ -351,7 +351,7 @@ impl Proofs {
         self.floors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn of(&self, set: &Counted) -> Arc<tokio::sync::Mutex<Look>> {
+    fn of(&self, set: &Counted) -> Arc<tokio::sync::Mutex<Shown>> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= PROVEN_MAX {
             known.clear();
@@ -410,7 +410,7 @@ pub async fn prove(
     Ok(Proof::Fresh)
 }
 
-/// Compares the object that a key is about with what the API server has of it: whoever decides on an older
+/// Compares the object that a key is about with what the API server has of it: one that decides on an older
 /// one than the owner before undoes what that one did.
 ///
 /// # Errors

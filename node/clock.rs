@@ -6,7 +6,7 @@ use controllers_kit::Timestamp;
 
 use crate::queue::Monotonic;
 
-/// What tells the time.
+/// A source of the time.
 pub trait Clock: Send + Sync {
     /// Time since the process started.
     fn monotonic(&self) -> Monotonic;

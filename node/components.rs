@@ -221,7 +221,7 @@ async fn from_file(flag: &'static str, path: &Path) -> Result<(Loaded, Option<ht
     Ok((Loaded { config, files }, proxy))
 }
 
-/// rustls takes X.509 v3 alone and says so obscurely: the certificate is looked at here.
+/// rustls takes X.509 v3 alone and says so obscurely: the certificate is examined here.
 fn client_certificate(config: &Config) -> Result<(), String> {
     let auth = &config.auth_info;
     let pem = match (&auth.client_certificate_data, &auth.client_certificate) {

@@ -1,4 +1,4 @@
-//! How many objects a plan looks at: what it costs grows with them.
+//! How many objects a plan examines: what it costs grows with them.
 
 use std::sync::{
     Arc,

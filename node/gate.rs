@@ -44,7 +44,7 @@ pub trait Fence: Send + Sync {
 /// Why a write was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// The range is about to be handed over: the key goes on with its next owner.
+    /// The range is about to be handed over: the key continues with its next owner.
     Frozen,
     /// The fence is closed or the range is lost.
     Fenced,

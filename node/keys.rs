@@ -2,7 +2,7 @@
 //! printed; what leaves is a certificate or a token.
 //!
 //! Files are read again when they change. A certificate and its key are taken as one pair: while somebody
-//! replaces one after the other, and where the new pair is broken, the one before goes on.
+//! replaces one after the other, and where the new pair is broken, the one before stays in use.
 
 use std::{
     collections::BTreeMap,
@@ -31,9 +31,9 @@ use rustls::{
     sign::{Signer, SigningKey},
 };
 
-/// Files are looked at again this long after the last look, when something is to be signed. Upstream takes up
+/// Files are examined again this long after the last check, when something is to be signed. Upstream takes up
 /// to a minute.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(5);
+const READ_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// What signs.
 pub trait Keys: Send + Sync {
@@ -156,7 +156,7 @@ impl Keys for FileKeys {
     }
 }
 
-/// The beginning of a hash: enough to tell apart what people configure.
+/// The beginning of a hash: enough to distinguish what people configure.
 pub fn fingerprint(public: &[u8]) -> String {
     const BYTES: usize = 8;
     let hash = digest::digest(&SHA256, public);
@@ -183,7 +183,7 @@ trait Files {
 /// Why what files hold is not used.
 #[derive(Debug, PartialEq, Eq)]
 enum Unfit {
-    /// It may be half of a change: what was there before goes on.
+    /// It may be half of a change: what was there before stays in use.
     Broken(String),
     /// It is whole, and can't be used: nothing is signed until somebody mends it.
     Refused(String),
@@ -211,9 +211,9 @@ trait Held: Sized {
 
 struct State<H> {
     held: Arc<H>,
-    /// Of the bytes that were looked at last: the bytes themselves are not kept.
+    /// Of the bytes that were examined last: the bytes themselves are not kept.
     digest: Vec<u8>,
-    looked: Instant,
+    read: Instant,
     refused: Option<String>,
 }
 
@@ -240,7 +240,7 @@ impl<H: Held> Watched<H> {
             state: Mutex::new(State {
                 held: Arc::new(held),
                 digest: digest_of(&contents),
-                looked: Instant::now(),
+                read: Instant::now(),
                 refused: None,
             }),
             files,
@@ -249,15 +249,15 @@ impl<H: Held> Watched<H> {
 
     /// What is to be used now.
     fn current(&self) -> Result<Arc<H>, String> {
-        self.after(LOOK_AGAIN_AFTER)
+        self.after(READ_AGAIN_AFTER)
     }
 
-    /// What is to be used; the files are looked at again where the last look is so long ago.
+    /// What is to be used; the files are examined again where the last check is so long ago.
     fn after(&self, patience: Duration) -> Result<Arc<H>, String> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.looked.elapsed() >= patience {
-            state.looked = Instant::now();
-            self.look(&mut state);
+        if state.read.elapsed() >= patience {
+            state.read = Instant::now();
+            self.read(&mut state);
         }
         match &state.refused {
             Some(why) => Err(why.clone()),
@@ -265,13 +265,13 @@ impl<H: Held> Watched<H> {
         }
     }
 
-    fn look(&self, state: &mut State<H>) {
-        let goes_on = |why: &str| {
-            tracing::warn!(files = %self.files.name(), "not taken, the one before goes on: {why}");
+    fn read(&self, state: &mut State<H>) {
+        let keeps = |why: &str| {
+            tracing::warn!(files = %self.files.name(), "not taken, the one before stays in use: {why}");
         };
         let contents = match self.files.read() {
             Ok(contents) => contents,
-            Err(why) => return goes_on(&why),
+            Err(why) => return keeps(&why),
         };
         let digest = digest_of(&contents);
         if digest == state.digest {
@@ -284,7 +284,7 @@ impl<H: Held> Watched<H> {
                 state.refused = None;
                 tracing::info!(files = %self.files.name(), "has changed and was taken");
             }
-            Err(Unfit::Broken(why)) => goes_on(&why),
+            Err(Unfit::Broken(why)) => keeps(&why),
             Err(Unfit::Refused(why)) => state.refused = Some(why),
         }
     }
@@ -330,7 +330,7 @@ impl Private {
         self.0
             .public_key()
             .map(|key| key.as_ref().to_vec())
-            .ok_or_else(|| "the key does not tell its public half".to_owned())
+            .ok_or_else(|| "the key does not contain its public half".to_owned())
     }
 
     fn signer(&self) -> Result<Box<dyn Signer>, String> {
@@ -514,7 +514,7 @@ fn halves(der: &[u8], half: usize) -> Option<Vec<u8>> {
     rest.is_empty().then(|| [first, second].concat())
 }
 
-/// An integer of DER in so many bytes, and what follows it.
+/// An integer of DER in this many bytes, and what follows it.
 fn integer(der: &[u8], length: usize) -> Option<(Vec<u8>, &[u8])> {
     let [0x02, count, rest @ ..] = der else {
         return None;

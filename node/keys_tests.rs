@@ -94,8 +94,8 @@ fn issuer(pem: &str) -> String {
     name.as_str().unwrap().to_owned()
 }
 
-/// As after the patience of a look.
-fn look_again(keys: &FileKeys) {
+/// As after the patience of a check.
+fn read_again(keys: &FileKeys) {
     for (_, pair) in &keys.authorities {
         drop(pair.after(Duration::ZERO));
     }
@@ -138,7 +138,7 @@ fn a_new_pair_is_taken_and_half_of_one_is_not() {
     write_authority(path, "one", &PKCS_ECDSA_P256_SHA256);
     let keys = FileKeys::open(&flags(path), &[SIGNING]).unwrap();
     let by = || {
-        look_again(&keys);
+        read_again(&keys);
         issuer(&keys.certificate(&issue(), Timestamp::now()).unwrap())
     };
     assert_eq!(by(), "one");
@@ -156,7 +156,7 @@ fn a_new_pair_is_taken_and_half_of_one_is_not() {
 }
 
 #[test]
-fn files_are_looked_at_again_after_a_while_only() {
+fn files_are_read_again_after_a_while_only() {
     let folder = TempDir::new().unwrap();
     write_authority(folder.path(), "one", &PKCS_ECDSA_P256_SHA256);
     let keys = FileKeys::open(&flags(folder.path()), &[SIGNING]).unwrap();
@@ -173,14 +173,14 @@ fn a_pair_that_can_t_be_meant_stops_signing_until_it_is_mended() {
     let keys = FileKeys::open(&flags(path), &[SIGNING]).unwrap();
     let two = [certificate("one", &key), certificate("two", &key)].concat();
     fs::write(path.join("ca.crt"), &two).unwrap();
-    look_again(&keys);
+    read_again(&keys);
     let why = keys.certificate(&issue(), Timestamp::now()).unwrap_err();
     assert!(why.ends_with("expected 1 certificate, found 2"), "{why}");
     // At the start it is an error too.
     let why = FileKeys::open(&flags(path), &[SIGNING]).unwrap_err();
     assert!(why.ends_with("expected 1 certificate, found 2"), "{why}");
     fs::write(path.join("ca.crt"), certificate("three", &key)).unwrap();
-    look_again(&keys);
+    read_again(&keys);
     let signed = keys.certificate(&issue(), Timestamp::now()).unwrap();
     assert_eq!(issuer(&signed), "three");
 }
@@ -309,7 +309,7 @@ fn a_new_key_signs_the_next_token() {
     fs::write(&path, KeyPair::generate().unwrap().serialize_pem()).unwrap();
     let keys = FileKeys::open(&flags(folder.path()), &[TOKENS]).unwrap();
     let header = || {
-        look_again(&keys);
+        read_again(&keys);
         keys.token("{}")
             .unwrap()
             .split('.')
@@ -369,7 +369,7 @@ fn fingerprints_are_of_what_is_signed_with_now() {
     assert_eq!(again.fingerprints(), first);
     // Another authority, the same key for tokens.
     write_authority(path, "two", &PKCS_ECDSA_P256_SHA256);
-    look_again(&keys);
+    read_again(&keys);
     let second = keys.fingerprints();
     assert_ne!(second["kubelet-serving"], first["kubelet-serving"]);
     assert_eq!(second["service-account-key"], first["service-account-key"]);
@@ -377,7 +377,7 @@ fn fingerprints_are_of_what_is_signed_with_now() {
     let two = [certificate("one", &key), certificate("two", &key)].concat();
     fs::write(path.join("ca.crt"), two).unwrap();
     fs::write(path.join("ca.key"), pem_of(&key)).unwrap();
-    look_again(&keys);
+    read_again(&keys);
     assert_eq!(keys.fingerprints()["kubelet-serving"], "unusable");
     // A controller that does not run needs no agreement.
     let none = FileKeys::open(&flags(path), &[]).unwrap();

@@ -85,7 +85,7 @@ pub struct Node {
     pub cache: Arc<Cache>,
     /// Whether it may own ranges.
     pub ready: Arc<AtomicBool>,
-    /// How discovery stands.
+    /// The state of discovery.
     pub discovery: Arc<Discovery>,
     arbiters: Option<Arbiters>,
 }
@@ -241,7 +241,7 @@ impl Node {
 
     /// Ready once every resource has been listed or is refused by the server: a refused one holds back only
     /// the controllers that need it.
-    pub fn look_if_ready(&self) -> bool {
+    pub fn is_ready_now(&self) -> bool {
         let ready = self.cache.all_stats().iter().all(|(_, stats)| {
             stats.listed || matches!(stats.state, node_cache::State::Blocked { .. })
         });

@@ -17,8 +17,8 @@ use crate::{
     trace::Traces,
 };
 
-/// Changes that come within this time of each other are told in one line: a replica that joins or dies moves
-/// dozens of ranges at once.
+/// Changes that come within this time of each other are reported in one line: a replica that joins or dies
+/// moves dozens of ranges at once.
 const TOGETHER: Duration = Duration::from_millis(300);
 
 /// Ranges as people read them: `3-7,12`.
@@ -43,7 +43,7 @@ pub fn spans(ranges: &[RangeId]) -> String {
     words.join(",")
 }
 
-/// What has happened and is not told yet.
+/// What has happened and is not reported yet.
 #[derive(Default)]
 struct Pending {
     took_over: BTreeMap<String, Vec<RangeId>>,
@@ -85,8 +85,8 @@ impl Pending {
         self.since.get_or_insert_with(Instant::now);
     }
 
-    /// The lines, and what of them is told at the Pod.
-    fn tell(&mut self) -> Vec<Notice> {
+    /// The lines, and what of them is reported at the Pod.
+    fn take_notices(&mut self) -> Vec<Notice> {
         let Some(since) = self.since.take() else {
             return Vec::new();
         };
@@ -132,7 +132,7 @@ impl Pending {
                 why,
                 count = ranges.len(),
                 ranges = spans(&ranges),
-                "handoffs did not happen; the ranges go on here until they are tried again"
+                "handoffs did not happen; the ranges continue here until they are tried again"
             );
         }
         let slowest_ms = std::mem::take(&mut self.slowest).as_millis();
@@ -149,7 +149,7 @@ impl Pending {
     }
 }
 
-/// What is told at the Pod at once.
+/// What is reported at the Pod at once.
 fn notice(happening: &Happening, held: usize) -> Option<Notice> {
     let (r#type, reason) = match happening {
         Happening::Fenced => {
@@ -250,7 +250,7 @@ pub async fn follow(
             match tokio::time::timeout(TOGETHER, happenings.recv()).await {
                 Ok(happening) => happening,
                 Err(_) => {
-                    at_the_pod(pending.tell());
+                    at_the_pod(pending.take_notices());
                     continue;
                 }
             }
@@ -270,10 +270,10 @@ pub async fn follow(
                 pending.note(&happening);
             }
             Err(RecvError::Lagged(missed)) => {
-                tracing::warn!(missed, "ownership changes faster than it is told of");
+                tracing::warn!(missed, "ownership changes faster than it is reported");
             }
             Err(RecvError::Closed) => {
-                at_the_pod(pending.tell());
+                at_the_pod(pending.take_notices());
                 return;
             }
         }
@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_together_is_told_in_one_notice_that_says_who_which_and_how_long() {
+    fn what_comes_together_is_reported_in_one_notice_that_says_who_which_and_how_long() {
         let mut pending = Pending::default();
         for range in [3, 4, 7] {
             pending.note(&Happening::TookOver {
@@ -301,13 +301,13 @@ mod tests {
             to: Holder::new("c", "c1"),
             why: "no answer".to_owned(),
         });
-        let notices = pending.tell();
-        let told: Vec<(&str, &str)> = notices
+        let notices = pending.take_notices();
+        let reported: Vec<(&str, &str)> = notices
             .iter()
             .map(|notice| (notice.reason, notice.message.as_str()))
             .collect();
-        let [took, failed] = &told[..] else {
-            panic!("{told:?}")
+        let [took, failed] = &reported[..] else {
+            panic!("{reported:?}")
         };
         assert!(
             took.0 == "TookOver"
@@ -322,7 +322,7 @@ mod tests {
                 "1 ranges were not handed to c_c1: no answer: 9"
             )
         );
-        assert!(pending.tell().is_empty());
+        assert!(pending.take_notices().is_empty());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Events at the replica's own Pod: what `kubectl describe pod` tells of takeovers, evictions and fences.
+//! Events at the replica's own Pod: what `kubectl describe pod` reports of takeovers, evictions and fences.
 //!
 //! Only where `$POD_NAME` and `$POD_NAMESPACE` say which Pod that is. They change nothing and are sent under
 //! no fence, so that a fenced replica can say so.
@@ -17,7 +17,7 @@ use crate::{components::causes, events::Correlator};
 
 /// Notices that wait while the API server does not answer; more are dropped and counted.
 pub const WAITING_MAX: usize = 64;
-/// How often one is tried: an outage is told of once it is over, if it is over soon.
+/// How often one is tried: an outage is reported once it is over, if it is over soon.
 const TRIES: u32 = 20;
 /// Between two tries.
 const PAUSE: Duration = Duration::from_secs(3);
@@ -26,10 +26,10 @@ const REQUEST_MAX: Duration = Duration::from_secs(5);
 /// `source.component` of the events.
 const COMPONENT: &str = "manifold";
 
-/// Something to tell.
+/// Something to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// As it should be, or something to look at.
+    /// As it should be, or something to act on.
     pub r#type: EventType,
     /// One word.
     pub reason: &'static str,
@@ -47,7 +47,7 @@ impl Notice {
         }
     }
 
-    /// Something to look at.
+    /// Something to act on.
     pub fn warning(reason: &'static str, message: String) -> Self {
         Self {
             r#type: EventType::Warning,
@@ -70,7 +70,7 @@ pub async fn send(
         let mut tries = 0;
         loop {
             tries += 1;
-            let one = tell(
+            let one = record(
                 &client,
                 (&namespace, &name),
                 &mut about,
@@ -96,7 +96,7 @@ pub async fn send(
     }
 }
 
-async fn tell(
+async fn record(
     client: &Client,
     (namespace, name): (&str, &str),
     about: &mut Option<ObjectRef>,
@@ -106,9 +106,7 @@ async fn tell(
 ) -> Result<(), String> {
     let target = match about {
         Some(about) => about.clone(),
-        None => about
-            .insert(look_up(client, namespace, name).await?)
-            .clone(),
+        None => about.insert(lookup(client, namespace, name).await?).clone(),
     };
     let event = Event {
         about: target,
@@ -140,7 +138,7 @@ async fn tell(
 }
 
 /// The manager may list every pod, and get none.
-async fn look_up(client: &Client, namespace: &str, name: &str) -> Result<ObjectRef, String> {
+async fn lookup(client: &Client, namespace: &str, name: &str) -> Result<ObjectRef, String> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let only = ListParams::default().fields(&format!("metadata.name={name}"));
     let list = pods.list(&only).await.map_err(|error| causes(&error))?;

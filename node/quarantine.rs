@@ -41,7 +41,7 @@ pub const PASS_SPACING: Duration = Duration::from_secs(10);
 /// Keys that keep coming into the range's queues delay a quarantined key by no more than this.
 pub const LAST_PATIENCE: Duration = Duration::from_secs(30);
 
-/// After the first death alone a key is held back for so many seconds, after each further one for
+/// After the first death alone a key is held back for this many seconds, after each further one for
 /// [`HOLD_BACK_FACTOR`] times as long.
 const HOLD_BACK: i64 = 60;
 const HOLD_BACK_FACTOR: i64 = 4;
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_longest_is_next_and_is_taken_once() {
+    fn one_that_waits_for_longest_is_next_and_is_taken_once() {
         let mut isolation = waiting(2, 0);
         isolation.judge(&place("api"), suspicion(2, 0), None, secs(12));
         let next = |isolation: &Isolation| {

@@ -77,7 +77,7 @@ pub struct Job {
     pub is_first: bool,
     /// The object by which it was woken, if any.
     pub origin: Option<Box<Origin>>,
-    /// What lets it work beside so many others; given back while it waits for a slow answer.
+    /// What lets it work beside that number of others; given back while it waits for a slow answer.
     pub permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -111,7 +111,7 @@ impl ReportFrom {
     }
 }
 
-/// When a key is looked at again.
+/// When a key is examined again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// On a change.
@@ -125,8 +125,8 @@ pub enum Next {
     /// At once, since the plan was dropped: what it rests on was compared with the server, and the next one
     /// rests on that. Nothing was written, so failures in a row stay counted.
     Replan,
-    /// After the back-off that failures in a row make; the text says why. `error` tells a fault from a
-    /// conflict.
+    /// After the back-off that failures in a row make; the text says why. `error` distinguishes a fault from
+    /// a conflict.
     Backoff {
         /// Why.
         why: String,
@@ -147,7 +147,7 @@ pub struct Done {
     pub memory: Memory,
     /// What the cache must have seen before the next plan.
     pub marks: Vec<Mark>,
-    /// When it is looked at again.
+    /// When it is examined again.
     pub next: Next,
     /// Whether what it counts is proven now.
     pub proven: bool,
@@ -156,7 +156,7 @@ pub struct Done {
     /// Whether it is unknown if some write happened: its answer was lost, or it was given up on its way.
     pub doubtful: bool,
     /// Whether such a write may still be in the server's hands.
-    pub in_hand: bool,
+    pub late_write: bool,
     /// Whether a report was written.
     pub reported: bool,
     /// As the metrics say it.
@@ -169,7 +169,7 @@ pub struct Done {
     pub origin: Option<Box<Origin>>,
     /// The plan in words.
     pub plan: Vec<String>,
-    /// How many objects were looked at for it.
+    /// How many objects were examined for it.
     pub objects: usize,
     /// When it began.
     pub began: Timestamp,
@@ -201,7 +201,7 @@ impl Done {
             proven: outcome.proven,
             head_proven: outcome.head_proven,
             doubtful: outcome.doubtful,
-            in_hand: outcome.in_hand,
+            late_write: outcome.late_write,
             reported: outcome.reported,
             plan: outcome.plan,
             objects: outcome.objects,
@@ -305,7 +305,7 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
         proven: outcome.proven,
         head_proven: outcome.head_proven,
         doubtful: outcome.doubtful,
-        in_hand: outcome.in_hand,
+        late_write: outcome.late_write,
         reported: outcome.reported,
         plan: outcome.plan,
         objects: outcome.objects,
@@ -344,7 +344,7 @@ struct Attempt {
     proven: bool,
     head_proven: bool,
     doubtful: bool,
-    in_hand: bool,
+    late_write: bool,
     reported: bool,
     /// Whether a back-off is an everyday matter.
     expected: bool,
@@ -370,7 +370,7 @@ impl Attempt {
             proven: false,
             head_proven: false,
             doubtful: false,
-            in_hand: false,
+            late_write: false,
             reported: false,
             expected: false,
             plan: Vec::new(),
@@ -448,7 +448,7 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
         }
         let answers = tokio::select! {
             biased;
-            // A handoff does not wait for it: whoever has the range next asks again.
+            // A handoff does not wait for it: one that has the range next asks again.
             stopped = job.sender.gate.stopped() => return Attempt::ended(Next::Stopped(stopped)),
             answers = ask::ask(shared.writer.server(), &*shared.keys, &*shared.cloud, shared.clock.now(), &job.sender, queries) => answers,
         };
@@ -470,7 +470,8 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
 
     drop(stage);
 
-    // A plan that is dropped for want of proof must leave no trace: what it has noted as told was not told.
+    // A plan that is dropped for want of proof must leave no trace: what it has noted as reported was not
+    // reported.
     let lagging = lagging_head(shared, job);
     let before = (job.unproven || job.head_unproven || lagging.is_some())
         .then(|| unit.pack(&job.key, &job.memory));
@@ -486,7 +487,7 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     });
     unit.metrics.planned(thinking.elapsed());
     stage.count("objects", view.objects());
-    let looked = |next| Attempt {
+    let read = |next| Attempt {
         objects: view.objects(),
         ..Attempt::ended(next)
     };
@@ -497,17 +498,17 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
             stage.word("refusal", "wait");
             return Attempt {
                 waits: Some(why),
-                ..looked(Next::Change)
+                ..read(Next::Change)
             };
         }
         Ok(Err(Refusal::Retry(why))) => {
             stage.fail(&why);
-            return looked(Next::Backoff { why, error: true });
+            return read(Next::Backoff { why, error: true });
         }
         Ok(Err(Refusal::Expected(why))) => {
             return Attempt {
                 expected: true,
-                ..looked(Next::Backoff { why, error: true })
+                ..read(Next::Backoff { why, error: true })
             };
         }
         Err(panic) => return panicked(shared, job, &panic),
@@ -517,7 +518,7 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     {
         return breached(shared, job, &breach);
     }
-    let mut attempt = looked(after(&plan, now));
+    let mut attempt = read(after(&plan, now));
     attempt.plan = explained(&plan);
     attempt.actions = plan.actions().count();
     stage.count("actions", attempt.actions);
@@ -589,7 +590,7 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
         .filter_map(|outcome| outcome.as_ref().err());
     let landed = failures.map(|failure| failure.class().landed).max();
     attempt.doubtful = landed >= Some(Landed::Unknown);
-    attempt.in_hand = landed == Some(Landed::InFlight);
+    attempt.late_write = landed == Some(Landed::InFlight);
     // A plan that only waits says nothing of what there is.
     if applied.whole
         && plan.failure.is_none()
@@ -686,7 +687,7 @@ impl From<Next> for Unproven {
 }
 
 /// Whether a plan rests on what is there by now: after a takeover, where its object's watch lags, and where
-/// it counted what must be known whole. What was proven for good, or when the key is looked at again. The
+/// it counted what must be known whole. What was proven for good, or when the key is examined again. The
 /// plan was made from the cache as it was at `by` or later.
 async fn proof(
     shared: &Shared,
@@ -702,9 +703,9 @@ async fn proof(
         proofs: shared.writer.proofs(),
         clock: &*shared.clock,
     };
-    let stands = |resource| {
+    let holds = |resource| {
         job.settled
-            .is_some_and(|settled| grounds.stands(resource, settled, by))
+            .is_some_and(|settled| grounds.holds(resource, settled, by))
     };
     let mut proven = Proven::default();
     let head = unit
@@ -712,7 +713,7 @@ async fn proof(
         .filter(|primary| is_object(primary, &job.key))
         .filter(|_| job.head_unproven && plan.actions().any(|action| !is_report(action)));
     proven.head = head.is_some();
-    if let Some(primary) = head.filter(|primary| !stands(primary)) {
+    if let Some(primary) = head.filter(|primary| !holds(primary)) {
         judged(ask::prove_head(grounds, &job.sender, primary, &job.key).await)?;
         proven.compared = true;
     } else if let Some(found) = lagging
@@ -724,7 +725,7 @@ async fn proof(
         }
     }
     proven.counted = job.unproven && makes_or_deletes(plan);
-    let doubted = |set: &Counted| proven.counted && !stands(set.resource);
+    let doubted = |set: &Counted| proven.counted && !holds(set.resource);
     let unsure = ask::unsure(grounds.view, &plan.counted, doubted);
     proven.compared |= unsure.iter().any(|set| set.since == 0);
     judged(ask::prove(grounds, &job.sender, unsure).await)?;
@@ -750,7 +751,7 @@ fn judged(proof: Result<Proof, crate::server::Refused>) -> Result<(), Unproven> 
     }
 }
 
-/// Tells the controller what became of each action, and notes what the cache must see.
+/// Reports to the controller what became of each action, and notes what the cache must see.
 fn learn(shared: &Shared, job: &mut Job, plan: &Plan, applied: &Applied, attempt: &mut Attempt) {
     let controller = &shared.units[usize::from(job.unit)].controller;
     for (action, outcome) in plan.actions().zip(&applied.outcomes) {
@@ -784,7 +785,7 @@ fn mark(action: &Action, written: &Written) -> Option<Mark> {
             action.uid.clone(),
         )),
         Verb::DeleteCollection { .. } => None,
-        // What holds a namespace stands in its spec: it goes by being finalized alone.
+        // What holds a namespace is in its spec: it goes by being finalized alone.
         _ if written.gone && action.resource.id() != "namespaces" => Some(Mark::Removed(
             action.resource,
             action.key.clone(),
@@ -799,7 +800,7 @@ fn mark(action: &Action, written: &Written) -> Option<Mark> {
     }
 }
 
-/// Decides when the key is looked at again, from what failed; whether the reconcile has failed.
+/// Decides when the key is examined again, from what failed; whether the reconcile has failed.
 fn settle(
     shared: &Shared,
     report_from: Monotonic,

@@ -24,10 +24,10 @@ use tokio::sync::Notify;
 use crate::components::{self, Loaded, Source};
 
 /// How often the files are read.
-const LOOKED_AT_EVERY: Duration = Duration::from_secs(10);
+const READ_EVERY: Duration = Duration::from_secs(10);
 
 /// How often while the API server refuses the credentials.
-const REFUSED_LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
+const REFUSED_READ_EVERY: Duration = Duration::from_secs(1);
 
 /// A refusal that is older says nothing of now: its client has had nothing to ask since.
 const REFUSAL_IS_RECENT: Duration = Duration::from_secs(60);
@@ -221,7 +221,7 @@ impl Followed {
         self.config.store(config);
         let mut held = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         // A file that is named for the first time may have changed since it was loaded: it is not known yet,
-        // and so the next look reads all of them again.
+        // and so the next check reads all of them again.
         *held = Files {
             read: read.only(&files),
             paths: files,
@@ -239,9 +239,9 @@ impl Followed {
         loop {
             let refused = self.refusals(Instant::now());
             match &refused {
-                Some(_) => tokio::time::sleep(REFUSED_LOOKED_AT_EVERY).await,
+                Some(_) => tokio::time::sleep(REFUSED_READ_EVERY).await,
                 None => tokio::select! {
-                    () = tokio::time::sleep(LOOKED_AT_EVERY) => {}
+                    () = tokio::time::sleep(READ_EVERY) => {}
                     () = self.refused.notified() => {}
                 },
             }
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_has_files_and_plugins_read_again_long_before_the_next_look() {
+    async fn a_refusal_has_files_and_plugins_read_again_long_before_the_next_check() {
         let credential = |token: &str| {
             let kind =
                 "\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\"";
@@ -524,7 +524,7 @@ mod tests {
             while ask().await.is_err() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 assert!(
-                    began.elapsed() < LOOKED_AT_EVERY - lease,
+                    began.elapsed() < READ_EVERY - lease,
                     "by plugin: {by_plugin}"
                 );
             }

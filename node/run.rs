@@ -54,8 +54,8 @@ use crate::{
     trace::OfPeers,
 };
 
-/// What is held is measured at most so often: whoever scrapes shall not pay for a look at hundreds of objects
-/// each time.
+/// What is held is measured at most so often: one that scrapes must not pay for a check of hundreds of
+/// objects each time.
 const SIZES_EVERY: Duration = Duration::from_secs(15);
 /// A thread that has not run for so long is taken for dead.
 const NO_LIFE_AFTER: Duration = Duration::from_secs(30);
@@ -63,7 +63,7 @@ const NO_LIFE_AFTER: Duration = Duration::from_secs(30);
 const REFUSED_MAX: Duration = Duration::from_secs(600);
 /// Of the FlexVolume drivers that a warning names.
 const FLEX_DRIVERS_MAX: usize = 10;
-/// How often it is looked whether all caches are complete.
+/// How often it is checked whether all caches are complete.
 const READY_POLL: Duration = Duration::from_millis(10);
 
 /// Why the process ends with an error: what, and the remedy, in one line.
@@ -245,7 +245,7 @@ pub async fn run(
     check_life(&health, threads.clone());
     check_credentials(&health, &followed);
     let fenced = Arc::clone(&server_fence);
-    health.tell(
+    health.describe(
         "server-fence",
         Box::new(move || fenced.summary()),
         &[Kind::Readyz],
@@ -284,7 +284,7 @@ pub async fn run(
     let serving = tokio::spawn(port.serve(sources, stop.clone()));
     let looking = Arc::clone(&node);
     actix::spawn(async move {
-        while !(looking.shared.steering.is_known() && looking.look_if_ready()) {
+        while !(looking.shared.steering.is_known() && looking.is_ready_now()) {
             tokio::time::sleep(READY_POLL).await;
         }
     });
@@ -429,11 +429,11 @@ async fn own(
         server_fence,
         followed,
         sees,
-        looked: Mutex::default(),
+        read: Mutex::default(),
     };
     node.shared
         .metrics
-        .look_with(move |metrics| gauges.look(metrics));
+        .refresh_with(move |metrics| gauges.read(metrics));
 
     tokio::select! {
         fatal = handle.fatal() => {
@@ -888,7 +888,7 @@ fn check_before_joining(health: &Health, holds: bool) {
     }
 }
 
-/// What they say of ownership: a fenced replica is told from a broken one.
+/// What they say of ownership: a fenced replica is distinguished from a broken one.
 fn check_fence(health: &Health, handle: &Handle) {
     let fenced = handle.clone();
     let fence = move || match fenced.fence().is_renewed() {
@@ -1031,12 +1031,12 @@ struct Gauges {
     server_fence: Arc<ServerFence>,
     followed: Vec<Arc<Followed>>,
     sees: Arc<currency::Said>,
-    looked: Mutex<Looked>,
+    read: Mutex<Measured>,
 }
 
 /// As of the last time.
 #[derive(Default)]
-struct Looked {
+struct Measured {
     /// When what is held was measured.
     sizes: Option<Instant>,
     /// Decode errors that are counted already. Bound: as many as there are resources.
@@ -1044,11 +1044,11 @@ struct Looked {
 }
 
 impl Gauges {
-    fn look(&self, metrics: &Metrics) {
+    fn read(&self, metrics: &Metrics) {
         let Some(node) = self.node.upgrade() else {
             return;
         };
-        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let remaining = self.fence.remaining();
         metrics.fence(remaining);
         if let Some(lease) = &self.leads {
@@ -1071,9 +1071,9 @@ impl Gauges {
         metrics.drained(node.shared.steering.has_stepped_back());
         metrics.peer_refusals(&self.handle.peer_refusals());
         metrics.discovery_failing(&node.discovery.failing(&node.cache));
-        let measures = looked.sizes.is_none_or(|at| at.elapsed() >= SIZES_EVERY);
+        let measures = read.sizes.is_none_or(|at| at.elapsed() >= SIZES_EVERY);
         if measures {
-            looked.sizes = Some(Instant::now());
+            read.sizes = Some(Instant::now());
         }
         let mut stats = node.cache.all_stats();
         stats.extend(node.cache.found_stats());
@@ -1086,7 +1086,7 @@ impl Gauges {
             if let Some(age) = stats.age {
                 cache.lag(age);
             }
-            let known = looked.errors.entry(resource.id()).or_default();
+            let known = read.errors.entry(resource.id()).or_default();
             for _ in *known..stats.decode_errors {
                 cache.decode_error();
             }
@@ -1214,7 +1214,7 @@ mod tests {
         assert!(!text.contains('\r'));
     }
 
-    /// Upstream builds the controller of tokens without a look at `--controllers`.
+    /// Upstream builds the controller of tokens without a check of `--controllers`.
     #[test]
     fn the_controller_of_tokens_runs_with_a_key_whatever_is_listed() {
         const TOKENS: &str = "serviceaccount-token-controller";

@@ -113,7 +113,7 @@ impl Unit {
     }
 }
 
-/// Keys woken from outside that a range has not queued yet. Bound: each key stands in it once.
+/// Keys woken from outside that a range has not queued yet. Bound: each key is in it once.
 #[derive(Default)]
 pub struct Inbox {
     wakes: Mutex<Wakes>,
@@ -178,7 +178,7 @@ type ChangeOf<'a> = (&'static Resource, DynChange<'a>);
 #[derive(Default)]
 struct Wakes {
     order: Vec<Wake>,
-    /// Where a key stands in `order`.
+    /// Where a key is in `order`.
     known: HashMap<(u16, Key), usize>,
 }
 
@@ -237,7 +237,7 @@ impl Inbox {
     }
 }
 
-/// What a range tells of itself without being asked.
+/// What a range reports of itself without being asked.
 #[derive(Default)]
 pub struct RangeStats {
     /// Keys that it knows.
@@ -309,8 +309,8 @@ pub struct Shared {
 /// As [`Subscription::wake`].
 type WakeOf<'a> = &'a dyn Fn(DynChange<'_>, &dyn Reader, &mut dyn FnMut(Key));
 
-/// Objects over which a controller's wake has panicked are logged once each; so many are remembered, for that
-/// and for `/debug/shards`. Beyond it they are counted only.
+/// Objects over which a controller's wake has panicked are logged once each; this many are remembered, for
+/// that and for `/debug/shards`. Beyond it they are counted only.
 const UNWOKEN_MAX: usize = 1000;
 
 /// Objects over which a controller's wake has panicked, by the controller's name: their changes wake none of
@@ -389,12 +389,12 @@ impl Shared {
     /// Has a resource's changes wake keys from here on.
     pub fn follow(self: &Arc<Self>, cache: &Cache, resource: &'static Resource) {
         // Not strongly: the cache is part of what is shared.
-        let told = Arc::downgrade(self);
+        let reported = Arc::downgrade(self);
         cache.subscribe(
             resource,
             Box::new(move |change| {
-                if let Some(told) = told.upgrade() {
-                    told.changed(resource, change);
+                if let Some(reported) = reported.upgrade() {
+                    reported.changed(resource, change);
                 }
             }),
         );
@@ -486,7 +486,7 @@ impl Shared {
         {
             tracing::error!(
                 controller = unit.name(), resource = %object.resource().id(), object = %Key::of_meta(object.metadata()), %panic,
-                "the keys that an object wakes could not be told; its changes wake none of this controller"
+                "the keys that an object wakes could not be reported; its changes wake none of this controller"
             );
         }
     }
@@ -647,10 +647,10 @@ fn wanted(subscription: &Subscription, change: DynChange<'_>) -> bool {
     })
 }
 
-/// Tells a range's actor of its inbox; once until it has looked.
+/// Notifies a range's actor of its inbox; once until it has read.
 pub(crate) fn poll(slot: &Slot) {
     if !slot.inbox.polled.swap(true, Ordering::AcqRel) && slot.addr.try_send(Poll).is_err() {
-        // The mailbox is full of messages, each of which looks into the inbox too.
+        // The mailbox is full of messages, each of which reads the inbox too.
         slot.inbox.polled.store(false, Ordering::Release);
     }
 }

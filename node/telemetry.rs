@@ -48,7 +48,7 @@ impl Verbosity {
         }
     }
 
-    /// `-v`, as it stands.
+    /// `-v`, as it is now.
     pub fn level(&self) -> i64 {
         self.level.load(Ordering::Relaxed)
     }
@@ -92,7 +92,7 @@ impl Verbosity {
             stem.is_some_and(|stem| like(pattern, stem)) || like(pattern, metadata.target())
         });
         let level = of_module.map_or_else(|| self.level(), |(_, level)| *level);
-        // The client library logs each failed request as an error; the caller tells what it means.
+        // The client library logs each failed request as an error; the caller reports what it means.
         if level < QUIET_CLIENT_BELOW && metadata.target().starts_with("kube_client") {
             return false;
         }
@@ -117,7 +117,7 @@ fn is_ours(target: &str) -> bool {
         || first.starts_with("controllers_")
 }
 
-/// klog's levels as tracing's: 0 tells what an operator must know, 4 what a developer of the controller
+/// klog's levels as tracing's: 0 reports what an operator must know, 4 what a developer of the controller
 /// wants, 6 and more what passes over the wire. Libraries are two steps quieter.
 fn shown(level: i64, ours: bool) -> Level {
     match (level, ours) {
@@ -131,7 +131,7 @@ fn shown(level: i64, ours: bool) -> Level {
     }
 }
 
-/// A pattern of `--vmodule`: `*` stands for any text, `?` for one character.
+/// A pattern of `--vmodule`: `*` matches any text, `?` one character.
 fn like(pattern: &str, text: &str) -> bool {
     match pattern.chars().next() {
         None => text.is_empty(),

@@ -13,7 +13,7 @@ mod tests;
 
 /// What is read where `$TZ` is not set.
 const LOCAL_TIME: &str = "/etc/localtime";
-/// Where a zone's file is looked for by name, in Go's order.
+/// Where a zone's file is searched for by name, in Go's order.
 const SOURCES: [&str; 4] = [
     "/usr/share/zoneinfo",
     "/usr/share/lib/zoneinfo",
@@ -38,7 +38,7 @@ pub fn host_zone() -> Option<HostZone> {
     find(tz.as_deref(), &read)
 }
 
-/// The zone that a value of `$TZ` stands for; `None` for UTC. `read` has a file's content.
+/// The zone that a value of `$TZ` means; `None` for UTC. `read` has a file's content.
 ///
 /// Go's rules: not set, `/etc/localtime`; empty, UTC; a colon in front is skipped; an absolute path is a
 /// zone's file; everything else is a name, first of a file on this host and then of the zones that the build
@@ -62,7 +62,7 @@ pub fn find(tz: Option<&str>, read: &dyn Fn(&str) -> Option<Vec<u8>>) -> Option<
     })
 }
 
-/// A zone of the build by its exact name: Go tells capitals from small letters.
+/// A zone of the build by its exact name: Go distinguishes upper and lower case.
 fn built_in(name: &str) -> Option<TimeZone> {
     let zone = TimeZone::get(name).ok()?;
     (zone.iana_name() == Some(name)).then_some(zone)

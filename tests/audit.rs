@@ -186,7 +186,7 @@ fn the_log_shows_one_owner_at_a_time_and_nothing_made_twice() {
     });
 }
 
-/// How often two of three are stopped: without a look at the fence in the socket, one time in ten something
+/// How often two of three are stopped: without a check of the fence in the socket, one time in ten something
 /// came late.
 const STOPS: u32 = 20;
 

@@ -77,7 +77,11 @@ async fn parts(replicas: &[Replica]) -> Result<Vec<f64>> {
     let mut parts = Vec::new();
     for replica in replicas {
         let metrics = replica.metrics().await?;
-        parts.push(metrics.sum("manifold_api_budget_ratio", &[]).unwrap_or(-1.0));
+        parts.push(
+            metrics
+                .sum("manifold_api_budget_ratio", &[])
+                .unwrap_or(-1.0),
+        );
     }
     parts.sort_by(|a, b| b.total_cmp(a));
     Ok(parts)
@@ -98,7 +102,7 @@ async fn settled(replicas: &[Replica], is_so: impl Fn(&[f64]) -> bool) -> Result
 }
 
 #[test]
-fn a_fleet_asks_no_more_than_one_process_whoever_has_the_work() {
+fn a_fleet_asks_no_more_than_one_process_whichever_has_the_work() {
     let _alone = alone();
     run_test(async {
         let control_plane = ControlPlane::builder().nodes(1).start().await?;

@@ -286,7 +286,7 @@ fn merge_patch(path: &str, patch: &Value) -> http::Request<Vec<u8>> {
 }
 
 async fn settle() {
-    // Policies are looked at once a second.
+    // Policies are examined once a second.
     tokio::time::sleep(Duration::from_secs(3)).await;
 }
 
@@ -392,7 +392,7 @@ fn everybody_else_writes_from_the_first_second_of_an_api_server_that_fences() {
         for one in &with {
             let refused = one.refused();
             ensure!(refused.is_empty(), "{}: {refused:?}", one.who);
-            // Whoever comes before the server has read the list waits for a second at most, and is let
+            // One that comes before the server has read the list waits for a second at most, and is let
             // through.
             ensure!(
                 one.first() < most + Duration::from_millis(1500),

@@ -45,7 +45,7 @@ const MANY: Sizes = Sizes {
     limit: Duration::from_secs(600),
     slack: 1.0,
 };
-/// So many Deployments are made before they are awaited.
+/// This many Deployments are made before they are awaited.
 const MADE_AT_ONCE: usize = 10;
 const NODES: usize = 5;
 const PODS_PER_NODE: usize = 2_000;
@@ -59,7 +59,7 @@ const UNREST: Unrest = Unrest {
 const CONFIG_MAPS: usize = 38;
 const NAMESPACE_PODS: u32 = 10;
 const REPLICAS: usize = 3;
-/// A kind that is made at run time is looked after within this time.
+/// A kind that is made at run time is found within this time.
 const NEW_KIND: Duration = Duration::from_secs(5);
 /// Neither manager may be held back by its own limits.
 const NO_LIMITS: [&str; 2] = ["--kube-api-qps=5000", "--kube-api-burst=5000"];
@@ -251,7 +251,7 @@ fn beside_upstream(sizes: &Sizes) {
             println!("cleanup: {what}: {ratio:.2} of upstream's time");
         }
         for (what, ours, theirs) in compared {
-            // A look takes its time.
+            // A read takes its time.
             ensure!(
                 ours <= theirs.mul_f64(sizes.slack) + Duration::from_secs(1),
                 "{what}: {ours:?}, upstream {theirs:?}"
@@ -440,7 +440,7 @@ fn kinds_made_at_run_time_own_and_are_owned_and_a_broken_one_holds_back_no_other
         gone(&control_plane, space, &["gadget/middle"], NEW_KIND).await?;
         gone(&control_plane, space, &["configmap/leaf"], NEW_KIND).await?;
         println!(
-            "cleanup: a new kind was looked after {:.2?} after it was made",
+            "cleanup: a new kind was found {:.2?} after it was made",
             made.elapsed()
         );
 
@@ -512,10 +512,10 @@ fn kinds_made_at_run_time_own_and_are_owned_and_a_broken_one_holds_back_no_other
     });
 }
 
-/// Of so many starts each: where its pages fall, a replica takes up to 4 MB more or less.
+/// Of this many starts each: where its pages fall, a replica takes up to 4 MB more or less.
 const STARTS: usize = 3;
 
-/// What a replica that has just started holds when it has read everything, in bytes; with so many custom
+/// What a replica that has just started holds when it has read everything, in bytes; with this many custom
 /// resources. The median of [`STARTS`].
 async fn at_rest(fleet: &Fleet, objects: usize) -> Result<f64> {
     let mut held = Vec::new();

@@ -1,4 +1,4 @@
-//! `deploy/` is accepted by the API server as it stands, and the generated files are fresh.
+//! `deploy/` is accepted by the API server as it is, and the generated files are fresh.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::alerts::rules;
 use crate::support::{PATIENCE, POLL, beside};
 
-/// What `kubectl apply` is told, relative to `deploy/`.
+/// What `kubectl apply` is given, relative to `deploy/`.
 const APPLIED: &[[&str; 2]] = &[
     ["-k", "rbac"],
     ["-k", "fence"],

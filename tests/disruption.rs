@@ -94,7 +94,7 @@ async fn said(control_plane: &ControlPlane, namespace: &str) -> Result<Vec<Said>
         for condition in status["conditions"].as_array_mut().into_iter().flatten() {
             condition["lastTransitionTime"].take();
         }
-        let told = all
+        let reported = all
             .iter()
             .filter(|event| event.involved_object.name.as_ref() == Some(&name))
             .filter(|event| event.involved_object.kind.as_deref() == Some("PodDisruptionBudget"))
@@ -107,12 +107,12 @@ async fn said(control_plane: &ControlPlane, namespace: &str) -> Result<Vec<Said>
                 )
             })
             .collect();
-        said.push((name, status, told));
+        said.push((name, status, reported));
     }
     Ok(said)
 }
 
-/// Makes everything, waits until it stands still, and reads what is said; then drains a node.
+/// Makes everything, waits until it is at rest, and reads what is said; then drains a node.
 async fn play(control_plane: &ControlPlane, web: &str) -> Result<(Vec<Said>, Vec<Said>)> {
     let namespace = control_plane.namespace("disruption").await?;
     let client = control_plane.client().await?;
@@ -221,7 +221,7 @@ async fn still(control_plane: &ControlPlane, namespace: &str) -> Result<Vec<Said
         if now == last {
             return Ok(now);
         }
-        ensure!(begun.elapsed() < PATIENCE, "it never stands still: {now:?}");
+        ensure!(begun.elapsed() < PATIENCE, "it never is at rest: {now:?}");
         last = now;
         tokio::time::sleep(POLL * 40).await;
     }

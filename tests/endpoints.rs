@@ -341,10 +341,10 @@ fn script() -> Vec<Step> {
                 "--overwrite",
             ],
         ),
-        // Upstream looks at nodes' zones when a Service is planned for another reason.
+        // Upstream examines nodes' zones when a Service is planned for another reason.
         kubectl(
-            "services are looked at",
-            &["annotate", "services", "--all", "look=again"],
+            "services are examined",
+            &["annotate", "services", "--all", "read=again"],
         ),
         kubectl(
             "hints are not wanted any more",
@@ -690,7 +690,7 @@ impl Seen {
         let (slice, gone) = match change {
             Change::Seen(slice) => (slice, false),
             Change::Gone(slice) => (slice, true),
-            Change::Anew => return,
+            Change::Again => return,
         };
         self.cost.events += 1;
         self.cost.bytes += serde_json::to_vec(&slice).map_or(0, |json| json.len());

@@ -1,8 +1,8 @@
-//! A process that stood still between its last check and the send of a write, and goes on after its ranges
+//! A process that stood still between its last check and the send of a write, and continues after its ranges
 //! were taken.
 //!
 //! The victim is a replica made of the parts that ship, inside this process, so that it can be held at just
-//! that point: its server is wrapped, and a write that has passed the gate goes on in a task that nobody
+//! that point: its server is wrapped, and a write that has passed the gate continues in a task that nobody
 //! aborts, as it would in a process that was stopped there. Dropping its coordinator is its death: it renews
 //! no more and releases nothing. Then real replicas evict it and take everything, and what was held is sent.
 
@@ -118,7 +118,7 @@ struct Held {
 }
 
 impl Held {
-    /// Whoever gives up waiting for the answer does not take the write back.
+    /// One that gives up waiting for the answer does not take the write back.
     fn pass<'a>(
         &'a self,
         (kind, name): (String, String),
@@ -232,7 +232,7 @@ struct Reach {
 
 impl Reach {
     async fn new(control_plane: &ControlPlane, mode: ServerFenceMode) -> Result<Self> {
-        // Set once for the process, by whoever comes first.
+        // Set once for the process, by the one that comes first.
         let _already = rustls::crypto::ring::default_provider().install_default();
         let config = harness::kubeconfig::load(control_plane.manager_kubeconfig()).await?;
         let connect = |purpose| Connection::connect(&config, purpose, None);
@@ -849,7 +849,7 @@ impl Victim {
             "the victim's caches are complete",
             PATIENCE,
             POLL,
-            || async { Ok(node.look_if_ready().then_some(())) },
+            || async { Ok(node.is_ready_now().then_some(())) },
         )
         .await?;
         let handle = reach
@@ -998,7 +998,7 @@ fn without_the_servers_fence_it_does_not_land_twice_nor_undo_what_the_next_owner
             ("shrinks", 5),
             ("rolls", 3),
             ("lone", 2),
-            ("told", 1),
+            ("reported", 1),
         ] {
             create(&api, deployment(name, replicas)).await?;
             complete(&api, name, replicas.try_into()?).await?;
@@ -1008,7 +1008,7 @@ fn without_the_servers_fence_it_does_not_land_twice_nor_undo_what_the_next_owner
         let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
         twins(&sets, &pods, "bare", 4).await?;
 
-        // From here on everything that it writes stands still between the last check and the send.
+        // From here on everything that it writes is stuck between the last check and the send.
         victim.hold.holding.store(true, Ordering::Release);
         create(&api, deployment("fresh", 3)).await?;
         scale("grows".to_owned(), 6).await?;
@@ -1018,7 +1018,7 @@ fn without_the_servers_fence_it_does_not_land_twice_nor_undo_what_the_next_owner
             .await?;
         // Changes nothing but what is reported.
         let deadline = Patch::Merge(json!({"spec": {"progressDeadlineSeconds": 700}}));
-        api.patch("told", &PatchParams::default(), &deadline)
+        api.patch("reported", &PatchParams::default(), &deadline)
             .await?;
         let one = Patch::Merge(json!({"spec": {"replicas": 1}}));
         sets.patch("bare", &PatchParams::default(), &one).await?;
@@ -1059,7 +1059,7 @@ fn without_the_servers_fence_it_does_not_land_twice_nor_undo_what_the_next_owner
             ("shrinks", 1),
             ("rolls", 3),
             ("lone", 2),
-            ("told", 1),
+            ("reported", 1),
         ] {
             complete(&api, name, replicas).await?;
         }
@@ -1074,16 +1074,16 @@ fn without_the_servers_fence_it_does_not_land_twice_nor_undo_what_the_next_owner
         .await?;
 
         let outcomes = victim.hold.release().await?;
-        let mut told: BTreeMap<String, usize> = BTreeMap::new();
+        let mut reported: BTreeMap<String, usize> = BTreeMap::new();
         for Outcome { kind, name, result } in &outcomes {
             let word = match result {
                 Ok(_) => "landed",
                 Err(refused) => refused.failure.class().label,
             };
-            *told.entry(format!("{kind}: {word}")).or_default() += 1;
+            *reported.entry(format!("{kind}: {word}")).or_default() += 1;
             let why = result.as_ref().err().map(|refused| &refused.failure);
             if kind.ends_with(" events") {
-                // Tells of what was decided, and changes nothing.
+                // Reports of what was decided, and changes nothing.
             } else if kind.starts_with("create ") {
                 // All that the victim had seen of this one's children has gone: the next owner could not
                 // guess the name.
@@ -1099,7 +1099,7 @@ fn without_the_servers_fence_it_does_not_land_twice_nor_undo_what_the_next_owner
                 );
             }
         }
-        println!("held, without the server's fence: {told:?}");
+        println!("held, without the server's fence: {reported:?}");
         // One child too many, made blindly, is gone again as soon as its owner has seen it.
         until("the blind one is gone", PATIENCE, POLL, || async {
             let of_lone = pods.list(&of_lone).await?.items.len();

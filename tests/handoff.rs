@@ -28,7 +28,7 @@ const OTHERS: usize = 8;
 /// For a workload to get through: far beyond what it takes on a machine busy with other tests.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Beside what the judge reads: what a ReplicaSet is told to have.
+/// Beside what the judge reads: what a ReplicaSet is reported to have.
 const SCALING: &str = r#"rules:
 - level: Request
   verbs: ["patch"]
@@ -58,9 +58,9 @@ impl Figures {
 #[derive(Debug)]
 enum Step {
     Made(Pod),
-    /// By a controller, or by whoever else.
+    /// By a controller, or by anybody else.
     Deleted(String, bool),
-    /// How many pods a ReplicaSet shall have.
+    /// How many pods a ReplicaSet must have.
     Wants(String, u64),
 }
 

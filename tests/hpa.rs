@@ -25,7 +25,7 @@ const WINDOW: Duration = Duration::from_secs(12);
 /// Until an autoscaler has followed a value: a few periods, and a busy machine.
 const FOLLOWS: Duration = Duration::from_secs(60);
 
-/// What pods use, as kwok's kubelets tell it.
+/// What pods use, as kwok's kubelets report it.
 const USAGE: &str = "kwok.x-k8s.io/usage-cpu";
 
 fn flags() -> Vec<String> {
@@ -61,7 +61,7 @@ enum Step {
     Value(&'static str),
     /// The target gets this size.
     Reaches(i32),
-    /// Nothing changes for so many periods.
+    /// Nothing changes for this number of periods.
     Holds(u32),
     /// A user scales.
     Scale(i32),
@@ -344,7 +344,7 @@ impl<'a> Stage<'a> {
                 }
             }
         }
-        // The last look is told of.
+        // The last read is reported.
         let mut conditions = self.conditions(name).await?;
         let begun = Instant::now();
         loop {
@@ -355,7 +355,7 @@ impl<'a> Stage<'a> {
             }
             ensure!(
                 begun.elapsed() < FOLLOWS,
-                "{name} never stands still: {now:?}"
+                "{name} never is at rest: {now:?}"
             );
             conditions = now;
         }
@@ -436,7 +436,7 @@ fn even(text: &str, namespace: &str) -> String {
     text.replace(namespace, "NAMESPACE")
 }
 
-/// All curves at once, in a namespace of their own; nothing of them goes on afterwards.
+/// All curves at once, in a namespace of their own; nothing of them continues afterwards.
 async fn play(
     control_plane: &ControlPlane,
     api: &MetricsApi,
@@ -537,7 +537,7 @@ fn curves_lead_to_the_same_under_both_managers() {
 }
 
 /// What the kubelets say that each of a Deployment's pods uses, the size at which that comes to rest, and
-/// what holds it there. It begins with four pods; what comes between is up to when metrics-server has looked.
+/// what holds it there. It begins with four pods; what comes between is up to when metrics-server has read.
 /// What it measures is a few hundred-thousandths off, and thousandths of a core are rounded up: no figure
 /// lies where that would decide.
 const METERED: [(&str, i32, &str); 3] = [
@@ -545,7 +545,7 @@ const METERED: [(&str, i32, &str); 3] = [
     ("22m", 2, "TooFewReplicas"),
     ("150m", 6, "TooManyReplicas"),
 ];
-/// metrics-server looks every ten seconds and needs two looks.
+/// metrics-server reads every ten seconds and needs two checks.
 const METERED_FOLLOWS: Duration = Duration::from_secs(120);
 
 /// The conditions at each of these sizes.
@@ -563,7 +563,7 @@ async fn meter(control_plane: &ControlPlane) -> Result<Vec<Vec<String>>> {
     complete(&stage.deployments(), curve.name, i32::try_from(curve.size)?).await?;
     stage.create(&autoscaler(&curve)?).await?;
     let pods: Api<Pod> = Api::namespaced(stage.client.clone(), &stage.namespace);
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for (usage, size, held) in METERED {
         let annotate = Patch::Merge(json!({"metadata": {"annotations": {USAGE: usage}}}));
         for pod in pods.list(&ListParams::default()).await?.items {
@@ -587,7 +587,7 @@ async fn meter(control_plane: &ControlPlane) -> Result<Vec<Vec<String>>> {
             Ok(Some(conditions))
         })
         .await?;
-        told.push(conditions);
+        reported.push(conditions);
     }
     stage
         .autoscalers()
@@ -597,12 +597,12 @@ async fn meter(control_plane: &ControlPlane) -> Result<Vec<Vec<String>>> {
         .deployments()
         .delete(curve.name, &DeleteParams::background())
         .await?;
-    Ok(told)
+    Ok(reported)
 }
 
 #[test]
 #[ignore = "minutes: cargo parity"]
-fn what_kubelets_tell_metrics_server_leads_to_the_same() {
+fn what_kubelets_report_to_metrics_server_leads_to_the_same() {
     let _alone = alone();
     run_test(async {
         let control_plane = bed().metrics_server().start().await?;
@@ -624,13 +624,13 @@ fn what_kubelets_tell_metrics_server_leads_to_the_same() {
     });
 }
 
-/// As the manager has it by default, and how many autoscalers it shall hold for.
+/// As the manager has it by default, and how many autoscalers it must hold for.
 const DEFAULT_PERIOD: Duration = Duration::from_secs(15);
 const CROWD: usize = 1_000;
-/// What may lie between two looks at one autoscaler, at the 99th percentile.
+/// What may lie between two checks of one autoscaler, at the 99th percentile.
 const GAP_MAX: Duration = Duration::from_secs(16);
-/// For how long it is looked on: eight periods.
-const LOOKED_ON: Duration = Duration::from_secs(120);
+/// For how long it is observed: eight periods.
+const OBSERVED_FOR: Duration = Duration::from_secs(120);
 const MADE_AT_ONCE: usize = 20;
 
 impl Stage<'_> {
@@ -648,7 +648,7 @@ impl Stage<'_> {
 
 /// How a manager kept the period of all, and what that cost.
 struct Pace {
-    looks: usize,
+    reads: usize,
     median: Duration,
     p99: Duration,
     most: Duration,
@@ -658,7 +658,7 @@ struct Pace {
     memory: f64,
 }
 
-/// Looks on while a manager is at rest but for its autoscalers.
+/// Observes while a manager is at rest but for its autoscalers.
 async fn pace<F, R>(api: &MetricsApi, metrics: F) -> Result<Pace>
 where
     F: Fn() -> R,
@@ -673,20 +673,20 @@ where
     let before = used(&metrics().await?)?;
     let begun = Instant::now();
     api.forget();
-    tokio::time::sleep(LOOKED_ON).await;
+    tokio::time::sleep(OBSERVED_FOR).await;
     let took = begun.elapsed();
     let asked = api.asked();
     let after = metrics().await?;
     ensure!(
         asked.len() == CROWD,
-        "{} of {CROWD} were looked at",
+        "{} of {CROWD} were examined",
         asked.len()
     );
     let mut gaps: Vec<Duration> = asked
         .values()
         .flat_map(|times| times.windows(2).map(|two| two[1] - two[0]))
         .collect();
-    // Who is not looked at again has a gap too.
+    // Who is not examined again has a gap too.
     gaps.extend(asked.values().filter_map(|times| {
         let silent = begun + took - *times.last()?;
         (silent > GAP_MAX).then_some(silent)
@@ -698,7 +698,7 @@ where
         .filter_map(|one| one.sum("process_resident_memory_bytes", &[]))
         .fold(0.0, f64::max);
     Ok(Pace {
-        looks: asked.values().map(Vec::len).sum(),
+        reads: asked.values().map(Vec::len).sum(),
         median: at(0.5),
         p99: at(0.99),
         most: at(1.0),
@@ -726,7 +726,7 @@ fn a_thousand_autoscalers_keep_their_period() {
         for name in &names {
             complete(&stage.deployments(), name, 1).await?;
         }
-        // Every autoscaler has told of its metric.
+        // Every autoscaler has reported its metric.
         tokio::time::sleep(DEFAULT_PERIOD * 2).await;
         let theirs = pace(&api, || async { Ok(vec![kcm.metrics().await?]) }).await?;
         kcm.process().terminate(PATIENCE).await?;
@@ -744,12 +744,12 @@ fn a_thousand_autoscalers_keep_their_period() {
             ("two replicas", &ours),
         ] {
             println!(
-                "hpa: {CROWD} autoscalers under {who}: {} looks, {:.2?} after the one before (median), {:.2?} (p99), \
+                "hpa: {CROWD} autoscalers under {who}: {} reads, {:.2?} after the one before (median), {:.2?} (p99), \
                  {:.2?} (most); {:.3} processors, {:.1} MB",
-                pace.looks, pace.median, pace.p99, pace.most, pace.processors, pace.memory
+                pace.reads, pace.median, pace.p99, pace.most, pace.processors, pace.memory
             );
         }
-        ensure!(ours.p99 <= GAP_MAX, "looked at after {:?}", ours.p99);
+        ensure!(ours.p99 <= GAP_MAX, "examined after {:?}", ours.p99);
         Ok(())
     });
 }
@@ -850,7 +850,7 @@ fn a_replica_killed_within_the_window_makes_nothing_shrink_early() {
                 "hpa: {moves} moves and {kills} kills within the window: shrunk after {shrunk:.1?}"
             );
             ensure!(moves > 0 && kills > 0, "nothing happened meanwhile");
-            // The last look at the old load may have been a period before it fell.
+            // The last check of the old load may have been a period before it fell.
             let earliest = LONG_WINDOW - PERIOD;
             ensure!(
                 shrunk.iter().all(|after| *after >= earliest),
@@ -898,7 +898,7 @@ fn an_api_that_hangs_costs_those_alone_who_ask_it() {
             stage.reaches("other", size, &mut Vec::new()).await?;
             longest = longest.max(set.elapsed());
         }
-        let until_failed = until("the others tell of it", FOLLOWS, POLL, || async {
+        let until_failed = until("the others report it", FOLLOWS, POLL, || async {
             let conditions = stage.conditions("h1").await?;
             Ok(conditions
                 .iter()
@@ -908,7 +908,7 @@ fn an_api_that_hangs_costs_those_alone_who_ask_it() {
         .await?;
         api.hang("external.metrics.k8s.io", false);
         println!(
-            "hpa: while an API hung, another's values were followed within {longest:?}; told after {until_failed:?}"
+            "hpa: while an API hung, another's values were followed within {longest:?}; reported after {until_failed:?}"
         );
         ensure!(
             longest < PERIOD * 2,

@@ -18,13 +18,13 @@ use x509_parser::{parse_x509_certificate, pem::parse_x509_pem};
 use crate::support::{PATIENCE, POLL, all_end_well, beside};
 
 const REPLICAS: usize = 3;
-/// Longer than a replica takes to look at its files again, and far less than upstream's minute.
-const FILES_LOOKED_AT: Duration = Duration::from_secs(6);
+/// Longer than a replica takes to examine its files again, and far less than upstream's minute.
+const FILES_READ_AGAIN: Duration = Duration::from_secs(6);
 /// Requests that are signed after a change of the authority: enough for each replica to own some.
 const REQUESTS: usize = 12;
 /// What a Secret holds that no controller reads.
 const CANARY: &str = "a-canary-that-no-controller-reads";
-/// Bytes of memory that are looked at in one piece.
+/// Bytes of memory that are examined in one piece.
 const PIECE: usize = 1 << 20;
 
 async fn json_of(control_plane: &ControlPlane, args: &[&str]) -> Result<Value> {
@@ -342,7 +342,7 @@ fn what_replicas_sign_is_accepted_and_no_other_secret_is_held() {
         let first = issuer(&control_plane, "before").await?;
         ensure!(first == "the first authority", "it was signed by {first}");
         renew("the second authority")?;
-        tokio::time::sleep(FILES_LOOKED_AT).await;
+        tokio::time::sleep(FILES_READ_AGAIN).await;
         for number in 0..REQUESTS {
             let signed = issuer(&control_plane, &format!("after-{number}")).await?;
             ensure!(signed == "the second authority", "{number} by {signed}");

@@ -36,7 +36,7 @@ pub(crate) async fn join(
     Ok(nodes)
 }
 
-/// Waits until so many nodes are ready and have no taints.
+/// Waits until this many nodes are ready and have no taints.
 pub(crate) async fn usable(client: &Client, count: usize) -> Result<()> {
     let nodes: Api<NodeObject> = Api::all(client.clone());
     until("the nodes are ready", PATIENCE, POLL, || async {

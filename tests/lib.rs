@@ -83,6 +83,8 @@ mod quarantine;
 #[cfg(test)]
 mod quota;
 #[cfg(test)]
+mod reported;
+#[cfg(test)]
 mod rollout;
 #[cfg(test)]
 mod stale;
@@ -98,7 +100,5 @@ mod swap;
 mod template;
 #[cfg(test)]
 mod tidy;
-#[cfg(test)]
-mod told;
 #[cfg(test)]
 mod traces;

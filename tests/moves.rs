@@ -30,7 +30,7 @@ const KEYS: usize = 200;
 const TOUCH: Duration = Duration::from_millis(100);
 /// Without a move: every tenth of the keys twice.
 const QUIET: Duration = Duration::from_secs(10);
-/// A move's window goes on so long after its end, for what it may leave behind.
+/// A move's window continues so long after its end, for what it may leave behind.
 const AFTERWARDS: Duration = Duration::from_secs(4);
 /// What a move may cost a key, at p99.
 const BOUND: Duration = Duration::from_millis(300);
@@ -266,8 +266,8 @@ async fn at_rest(control_plane: &ControlPlane) -> Result<()> {
 const CRON_JOBS: usize = 100;
 /// A date that is years away most of the time, and another.
 const SCHEDULES: [&str; 2] = ["17 3 29 2 *", "18 3 29 2 *"];
-/// What a delay may differ by, since it is told at two moments.
-const LOOKED_AT: Duration = Duration::from_secs(60);
+/// What a delay may differ by, since it is reported at two moments.
+const OBSERVED_FOR: Duration = Duration::from_secs(60);
 
 /// What one owner knows of a CronJob that no other could read anywhere.
 struct Remembered {
@@ -299,8 +299,8 @@ async fn remembered(watcher: &Watcher, namespace: &str, what: &str) -> Result<Ve
     .await
 }
 
-/// CronJobs whose schedule was changed once: that they are not to be looked back at beyond the change is
-/// known to the controller's memory alone, and their next look to the queue alone.
+/// CronJobs whose schedule was changed once: that they are not counted back beyond the change is
+/// known to the controller's memory alone, and their next check to the queue alone.
 async fn cron_jobs(client: &Client, watcher: &Watcher, namespace: &str) -> Result<Vec<Remembered>> {
     let api: Api<CronJob> = Api::namespaced(client.clone(), namespace);
     let [before, after] = SCHEDULES;
@@ -342,7 +342,7 @@ fn check_remembered(
             after.failures
         );
         ensure!(
-            before.due.duration_since(after.due).unsigned_abs() < LOOKED_AT,
+            before.due.duration_since(after.due).unsigned_abs() < OBSERVED_FOR,
             "{key} was due at {}, now at {}",
             before.due,
             after.due

@@ -91,7 +91,7 @@ fn node_of(pod: &Pod) -> &str {
         .unwrap_or("")
 }
 
-/// Looks until every pod of the dead node is being deleted, and for a while after.
+/// Watches until every pod of the dead node is being deleted, and for a while after.
 async fn watch(client: &Client, namespace: &str, dead: &str, cut: Instant) -> Result<Course> {
     let before = pods(client, namespace).await?;
     let doomed: BTreeSet<String> = before
@@ -261,7 +261,7 @@ fn a_node_that_dies_loses_its_pods_when_upstream_would_evict_them_and_no_others(
                 "{who}: noticed after {unknown:.1?}"
             );
             let (tainted, first) = (course.tainted.context("no taint")?, first.context("none")?);
-            // The time of a taint is told in whole seconds.
+            // The time of a taint is reported in whole seconds.
             let tolerated = Duration::from_secs(u64::from(TOLERATED) - 1);
             ensure!(
                 *first + POLL * 4 >= tainted + tolerated,

@@ -135,7 +135,7 @@ impl Flood {
                 })
             })
             .collect();
-        let looked = async {
+        let read = async {
             let began = Instant::now();
             let mut slowest_one = Duration::ZERO;
             while began.elapsed() < FLOOD {
@@ -143,7 +143,7 @@ impl Flood {
             }
             anyhow::Ok(slowest_one)
         };
-        let slowest = looked.await;
+        let slowest = read.await;
         self.over.store(true, Ordering::Relaxed);
         for task in tasks {
             task.await?;

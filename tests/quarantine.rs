@@ -1,6 +1,6 @@
-//! A key that kills whoever reconciles it: an admission webhook has the creation of its pod wait, and the
-//! replica that asked for it is killed meanwhile, within milliseconds of having begun, so that no renewal
-//! could name the key.
+//! A key that kills the replica that reconciles it: an admission webhook has the creation of its pod wait,
+//! and the replica that asked for it is killed meanwhile, within milliseconds of having begun, so that no
+//! renewal could name the key.
 //!
 //! After three deaths the key is quarantined, by name, and all else is served: while it kills, while it is
 //! held back, and when it is mended it is released.
@@ -113,7 +113,7 @@ impl Scene {
             .context("the webhook has ended")
     }
 
-    /// Kills whoever has the key in flight, and starts it again; gives its name.
+    /// Kills the replica that has the key in flight, and starts it again; gives its name.
     async fn kill(&mut self) -> Result<String> {
         let (owner, _) = self.explain().await?;
         let replica = &mut self.replicas[owner];

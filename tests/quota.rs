@@ -23,17 +23,17 @@ use crate::support::{PATIENCE, POLL, all_end_well, alone, beside, fleet_of};
 const ALLOWED: usize = 100;
 /// Creations that are tried.
 const TRIED: usize = 500;
-/// So many of them at once.
+/// This many of them at once.
 const AT_ONCE: usize = 50;
 /// Pods that go while others come.
 const DELETED: usize = 40;
-/// Pods more than upstream lets in while some go. Whoever reckons just between admission's charge and the
-/// pod's creation tells too little, under either manager: so many are under way at once.
+/// Pods more than upstream lets in while some go. One that reckons just between admission's charge and the
+/// pod's creation reports too little, under either manager: this many are under way at once.
 const RACE_MAX: usize = AT_ONCE;
 const REPLICAS: usize = 3;
 const NO_LIMITS: [&str; 2] = ["--kube-api-qps=5000", "--kube-api-burst=5000"];
 /// A kind that is made at run time is counted within this time: it is watched within five seconds where the
-/// machine is not busy, listed, and all quotas are looked at. Upstream only looks for it every thirty.
+/// machine is not busy, listed, and all quotas are examined. Upstream only searches for it every thirty.
 const NEW_KIND: Duration = Duration::from_secs(15);
 
 fn quota(name: &str, hard: &Value) -> Result<ResourceQuota> {
@@ -42,7 +42,7 @@ fn quota(name: &str, hard: &Value) -> Result<ResourceQuota> {
     )?)
 }
 
-/// What a quota tells of one limit.
+/// What a quota reports of one limit.
 async fn used(quotas: &Api<ResourceQuota>, name: &str, limit: &str) -> Result<Option<String>> {
     let status = quotas.get(name).await?.status.unwrap_or_default();
     let used = status.used.unwrap_or_default();
@@ -56,12 +56,12 @@ async fn is_used(
     wanted: usize,
     within: Duration,
 ) -> Result<()> {
-    let what = format!("{wanted} of {limit} are told");
+    let what = format!("{wanted} of {limit} are reported");
     until(&what, within, POLL, || async {
-        let told = used(quotas, name, limit).await?;
+        let reported = used(quotas, name, limit).await?;
         ensure!(
-            told.as_deref() == Some(&wanted.to_string()),
-            "told: {told:?}"
+            reported.as_deref() == Some(&wanted.to_string()),
+            "reported: {reported:?}"
         );
         Ok(Some(()))
     })
@@ -79,7 +79,7 @@ fn pod(name: &str) -> Result<Pod> {
     }))?)
 }
 
-/// Tries to make so many pods; how many were let in. Whatever refuses one is no error: quotas do, and so do
+/// Tries to make this many pods; how many were let in. Whatever refuses one is no error: quotas do, and so do
 /// conflicts over them.
 async fn make(pods: &Api<Pod>, prefix: &str) -> Result<usize> {
     let made = stream::iter(0..TRIED)
@@ -191,7 +191,7 @@ fn no_more_is_let_in_than_under_upstream_and_what_is_used_is_exact_at_rest() {
     });
 }
 
-/// Stands for bytes that are no text in what is encoded.
+/// In the place of bytes that are no text in what is encoded.
 const MARK: &[u8] = b"<??>";
 
 /// Creates an object as a client of protobuf does, its annotation being no UTF-8.
@@ -296,7 +296,7 @@ fn a_kind_that_is_made_later_is_counted() {
         quotas
             .create(&PostParams::default(), &quota("all", &hard)?)
             .await?;
-        until("what is known is told", PATIENCE, POLL, || async {
+        until("what is known is reported", PATIENCE, POLL, || async {
             used(&quotas, "all", "configmaps").await
         })
         .await?;
@@ -304,7 +304,7 @@ fn a_kind_that_is_made_later_is_counted() {
             used(&quotas, "all", "count/gadgets.example.com")
                 .await?
                 .is_none(),
-            "gadgets are told of, though there are none"
+            "gadgets are reported, though there are none"
         );
 
         let definition = json!({

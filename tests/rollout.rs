@@ -90,7 +90,7 @@ async fn script(control_plane: &ControlPlane) -> Result<(String, Vec<Said>)> {
             wanted = 5;
         }
         if *line == STATUS {
-            // kubectl is content before the last old pod's ReplicaSet is told so.
+            // kubectl is content before the last old pod's ReplicaSet is reported so.
             complete(&api, NAME, wanted).await?;
         } else {
             observed(&api).await?;

@@ -381,7 +381,7 @@ async fn rotate(
     tokio::time::sleep(TAKEN_UP).await;
     sound(replicas).await?;
     step(
-        "a kubeconfig was written anew with the certificate inside, as kubeadm does, and back",
+        "a kubeconfig was written again with the certificate inside, as kubeadm does, and back",
         since,
     );
     Ok(())

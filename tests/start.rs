@@ -1,4 +1,4 @@
-//! Starting, and not starting: what is wrong is told in one line, nothing is left half-started, and a
+//! Starting, and not starting: what is wrong is reported in one line, nothing is left half-started, and a
 //! process that runs is ended by nothing that happens to the API server.
 
 use std::process::{ExitStatus, Output};
@@ -50,7 +50,7 @@ async fn refusal(args: &[&str], limit: Duration) -> Result<String> {
     ensure!(errors.len() == 1, "not one line: {text}");
     ensure!(
         text.lines().last() == Some(errors[0]),
-        "it goes on after the error: {text}"
+        "it continues after the error: {text}"
     );
     Ok(errors[0].to_owned())
 }
@@ -84,7 +84,7 @@ fn says(line: &str, words: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn bad_flags_and_files_are_told_in_one_line() {
+fn bad_flags_and_files_are_reported_in_one_line() {
     let _beside = beside();
     run_test(async {
         let limit = GRACE * 2;
@@ -120,7 +120,7 @@ fn bad_flags_and_files_are_told_in_one_line() {
             "--concurrent-deployment-syncs",
             "--lease-duration",
         ] {
-            ensure!(text.contains(flag), "--help does not tell of {flag}");
+            ensure!(text.contains(flag), "--help does not name {flag}");
         }
         let version = run(&["--version"], limit).await?;
         ensure!(version.status.success());
@@ -247,7 +247,7 @@ fn a_running_fleet_outlives_namesakes_strangers_and_a_silent_api_server() {
             "the first was disturbed"
         );
 
-        // The API server stands still for four lease durations.
+        // The API server hangs for four lease durations.
         let namespace = control_plane.namespace("start").await?;
         let api: Api<Deployment> = Api::namespaced(client.clone(), &namespace);
         for index in 0..KEYS {

@@ -17,7 +17,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::judge::{Judge, Verdict};
 
-/// Between two looks at something awaited.
+/// Between two checks of something awaited.
 pub(crate) const POLL: Duration = Duration::from_millis(50);
 /// For what has no bound of its own: far beyond what it takes on a machine busy with other tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -155,12 +155,12 @@ impl Unrest {
         let (moves, kills) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let done = tokio::select! {
             done = work => done?,
-            failed = self.go_on(fleet, replicas, client, (&moves, &kills)) => match failed? {},
+            failed = self.proceed(fleet, replicas, client, (&moves, &kills)) => match failed? {},
         };
         Ok((done, moves.into_inner(), kills.into_inner()))
     }
 
-    async fn go_on(
+    async fn proceed(
         self,
         fleet: &Fleet,
         replicas: &mut [Replica],
@@ -195,7 +195,7 @@ impl Unrest {
     }
 }
 
-/// Looks at the fleet from outside: the Leases, and what each replica says of itself.
+/// Examines the fleet from outside: the Leases, and what each replica says of itself.
 pub(crate) struct Watcher {
     client: Client,
     ranges: u32,
@@ -223,7 +223,7 @@ impl Watcher {
 
     /// An error unless each range has exactly one owner, loads differ by one at most, and every
     /// replica says what the Leases say.
-    pub(crate) async fn look(&self) -> Result<Owners> {
+    pub(crate) async fn read(&self) -> Result<Owners> {
         let before = owners(&self.client).await?;
         let mut said = BTreeMap::new();
         for (name, client) in &self.replicas {
@@ -317,7 +317,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Waits for [`Self::look`]; gives the owners, and how long it took since `since`.
+    /// Waits for [`Self::read`]; gives the owners, and how long it took since `since`.
     pub(crate) async fn settled(
         &self,
         what: &str,
@@ -325,7 +325,7 @@ impl Watcher {
         limit: Duration,
     ) -> Result<(Owners, Duration)> {
         let left = limit.saturating_sub(since.elapsed());
-        let owners = until(what, left, POLL, || async { self.look().await.map(Some) }).await?;
+        let owners = until(what, left, POLL, || async { self.read().await.map(Some) }).await?;
         Ok((owners, since.elapsed()))
     }
 }

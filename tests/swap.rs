@@ -27,8 +27,8 @@ const LEASE: &str = "kube-controller-manager";
 /// Upstream's manager releases its Lease at its end only with this gate.
 const RELEASES: &str = "--feature-gates=ControllerManagerReleaseLeaderElectionLockOnExit=true";
 
-/// Asks for no change of the cluster: Leases, and who a caller is. Upstream's binder tells every 15 seconds
-/// of a claim that nobody provisions, whoever ran before it.
+/// Asks for no change of the cluster: Leases, and who a caller is. Upstream's binder reports every 15 seconds
+/// of a claim that nobody provisions, one that ran before it.
 fn is_own_business(record: &AuditRecord) -> bool {
     let resource = record.resource();
     let waits = record.user.username.ends_with(":persistent-volume-binder");
@@ -197,18 +197,18 @@ fn swaps_in_motion_come_to_the_end_that_upstream_comes_to() {
     });
 }
 
-/// In which a manager that begins finds what others were told to go.
+/// In which a manager that begins finds what others were asked to go.
 const GOING: [&str; 3] = ["swap-foreground", "swap-orphans", "swap-namespace"];
 
 /// What a manager reports when it begins, and upstream's binder every 15 seconds while it lasts.
 const WAITING: [&str; 2] = ["ExternalProvisioning", "ExternalExpanding"];
 
 /// A manager that is killed takes the events along that it has not sent yet; one that begins knows nothing of
-/// what was told to go already, and tells it once more.
+/// what was asked to go already, and reports it once more.
 fn done_by_the_swap(one: &Difference) -> Option<&'static str> {
-    let told = one.path.starts_with("Delete ") || one.path == "Change namespaces/status";
-    if GOING.contains(&one.scenario.as_str()) && one.object == "writes" && told {
-        return Some("what goes was told so by two managers");
+    let reported = one.path.starts_with("Delete ") || one.path == "Change namespaces/status";
+    if GOING.contains(&one.scenario.as_str()) && one.object == "writes" && reported {
+        return Some("what goes was asked to by two managers");
     }
     let waits = WAITING.iter().any(|reason| one.path.contains(reason));
     if one.object == "event" && waits {
@@ -295,7 +295,7 @@ fn at_rest(rest: Duration) {
         println!("swap: {reconciles} reconciles meanwhile");
         ensure!(
             reconciles >= 2 * DEPLOYMENTS as u64,
-            "nobody looked: nothing was shown"
+            "nobody watched: nothing was shown"
         );
         // It is at work all the same.
         create(&api, deployment("ours", 2)).await?;

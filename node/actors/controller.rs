@@ -9,8 +9,8 @@ use actix::{Actor, AsyncContext, Context};
 
 use crate::shared::Shared;
 
-/// How often caches that are not complete are looked at.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often caches that are not complete are examined.
+const POLL: Duration = Duration::from_millis(20);
 
 /// The actor.
 pub struct Controller {
@@ -24,13 +24,13 @@ impl Controller {
         Self { shared, unit }
     }
 
-    fn look(&mut self, ctx: &mut Context<Self>) {
+    fn read(&mut self, ctx: &mut Context<Self>) {
         let unit = &self.shared.units[self.unit];
         if !unit
             .resources()
             .all(|resource| self.shared.view.complete(resource))
         {
-            ctx.run_later(LOOK, Self::look);
+            ctx.run_later(POLL, Self::read);
             return;
         }
         if !unit.ready.swap(true, Ordering::AcqRel) {
@@ -52,6 +52,6 @@ impl Actor for Controller {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        self.look(ctx);
+        self.read(ctx);
     }
 }

@@ -50,7 +50,7 @@ pub struct Host {
 pub type AskPod = dyn Fn(&str, &str) -> BoxFuture<'static, bool> + Send + Sync;
 
 impl Host {
-    /// Over these arbiters; over none, ranges run on the thread of whoever gives them.
+    /// Over these arbiters; over none, ranges run on the thread of the caller.
     pub fn new(shared: Arc<Shared>, arbiters: Vec<ArbiterHandle>, ready: Arc<AtomicBool>) -> Self {
         Self {
             scans: Scans::new(Arc::clone(&shared)),
@@ -69,7 +69,7 @@ impl Host {
     }
 
     /// Sends what must not be lost: past a full mailbox it waits for room in a task of its own.
-    fn tell<M>(&self, addr: &Addr<Range>, message: M)
+    fn send<M>(&self, addr: &Addr<Range>, message: M)
     where
         M: Message + Send + 'static,
         M::Result: Send,
@@ -142,7 +142,7 @@ impl RangeHost for Host {
             stats,
         };
         if let Some(before) = place.swap(Some(Arc::new(slot))) {
-            self.tell(&before.addr, Stop);
+            self.send(&before.addr, Stop);
         }
         self.shared.metrics.epoch_changed();
         self.count();
@@ -163,7 +163,7 @@ impl RangeHost for Host {
         self.shared.attempts().lost(range);
         if let Some(before) = place.swap(None) {
             // The gate refuses its writes already; the actor ends when it gets to it.
-            self.tell(&before.addr, Stop);
+            self.send(&before.addr, Stop);
         }
         self.count();
     }
@@ -197,7 +197,7 @@ impl RangeHost for Host {
 
     fn resume(&self, range: RangeId) {
         if let Some(slot) = self.shared.slot(range) {
-            self.tell(&slot.addr, Resume);
+            self.send(&slot.addr, Resume);
         }
     }
 
@@ -257,7 +257,7 @@ impl RangeHost for Host {
 pub struct LateFence(OnceLock<Arc<coordinator::Fence>>);
 
 impl LateFence {
-    /// Sets the real one; the first stands.
+    /// Sets the real one; the first counts.
     pub fn set(&self, fence: Arc<coordinator::Fence>) {
         self.0.get_or_init(|| fence);
     }

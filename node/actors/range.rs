@@ -40,10 +40,10 @@ use crate::{
 
 /// Status reports of one key are at least this far apart; the last one is always written.
 pub const REPORT_SPACING: Duration = Duration::from_millis(200);
-/// The same of how far something has come, and of a key that goes on reporting, after [`REPORTS_DENSE`]: what
-/// happens to many need not be told of each time. Still within half a second.
+/// The same of how far something has come, and of a key that continues reporting, after [`REPORTS_DENSE`]:
+/// what happens to many need not be reported each time. Still within half a second.
 pub const REPORT_SPACING_STEADY: Duration = Duration::from_millis(450);
-/// So many reports in a row are [`REPORT_SPACING`] apart: what happens to few is told each time.
+/// This many reports in a row are [`REPORT_SPACING`] apart: what happens to few is reported each time.
 pub const REPORTS_DENSE: u32 = 5;
 /// A key that could have reported for so long and has not begins a new row.
 const REPORTS_QUIET: Duration = Duration::from_secs(1);
@@ -51,12 +51,12 @@ const REPORTS_QUIET: Duration = Duration::from_secs(1);
 /// such one after the other, which takes longer the more there are.
 const REPORT_SPACING_EACH: Duration = Duration::from_millis(20);
 /// The same where its plan is expensive: the wait then counts from the plan's beginning.
-const REPORT_SPACING_EACH_DEAR: Duration = Duration::from_millis(50);
-/// What a spaced key waits at most: what it reports shall be known within a second.
+const REPORT_SPACING_EACH_EXPENSIVE: Duration = Duration::from_millis(50);
+/// What a spaced key waits at most: what it reports must be known within a second.
 const REPORT_SPACING_MAX: Duration = Duration::from_millis(700);
 
 /// When a key that has reported may report again: `row` counts the reports of its row, `written` is what its
-/// plan wrote, `objects` what it looked at, `began` its beginning and `now` its end. What an expensive plan
+/// plan wrote, `objects` what it examined, `began` its beginning and `now` its end. What an expensive plan
 /// of a spaced key and its writes take is part of the wait; otherwise the next one would come later by both
 /// where the server is slow.
 pub(super) fn report_from(
@@ -80,7 +80,11 @@ pub(super) fn report_from(
     let spacing = plan_spacing(min_sync_interval, objects);
     let (from, least, each) = match spacing.is_zero() {
         true => (now, REPORT_SPACING, REPORT_SPACING_EACH),
-        false => (began, REPORT_SPACING.max(spacing), REPORT_SPACING_EACH_DEAR),
+        false => (
+            began,
+            REPORT_SPACING.max(spacing),
+            REPORT_SPACING_EACH_EXPENSIVE,
+        ),
     };
     let wait = each.saturating_mul(more).saturating_add(least);
     let from = from + wait.min(REPORT_SPACING_MAX);
@@ -89,16 +93,16 @@ pub(super) fn report_from(
         underway: from,
     }
 }
-/// How long after a plan began the next one of its key begins, for each object that was looked at: what a
+/// How long after a plan began the next one of its key begins, for each object that was examined: what a
 /// plan costs grows with them, and in a Job of thousands of pods each of them changes several times. Upstream
-/// holds back what pods tell of a Job for a second.
+/// holds back what pods report to a Job for a second.
 const PLAN_SPACING_EACH: Duration = Duration::from_micros(250);
-/// Plans that look at fewer objects are cheap enough to follow each other at once.
+/// Plans that examine fewer objects are cheap enough to follow each other at once.
 const PLAN_SPACING_FROM: usize = 200;
 /// What a key waits so at most.
 const PLAN_SPACING_MAX: Duration = Duration::from_millis(500);
 
-/// How long after the beginning of a plan that looked at so many objects its key may be planned again. Its
+/// How long after the beginning of a plan that examined this many objects its key may be planned again. Its
 /// controller's bound is [`controllers_kit::Descriptor::min_sync_interval`].
 pub(super) fn plan_spacing(min_sync_interval: Option<Duration>, objects: usize) -> Duration {
     if objects < PLAN_SPACING_FROM {
@@ -109,7 +113,7 @@ pub(super) fn plan_spacing(min_sync_interval: Option<Duration>, objects: usize) 
         .saturating_mul(objects)
         .min(min_sync_interval.unwrap_or(PLAN_SPACING_MAX))
 }
-/// How often a closed fence is looked at again by a range that has work.
+/// How often a closed fence is examined again by a range that has work.
 const FENCE_POLL: Duration = Duration::from_millis(50);
 /// A mark of another replica may be ahead of what this one has seen by this much: at a thousand writes a
 /// second of the whole cluster that is a quarter of an hour. One further ahead is a fault of its sender, and
@@ -117,15 +121,15 @@ const FENCE_POLL: Duration = Duration::from_millis(50);
 const MARK_MARGIN: u64 = 1_000_000;
 /// How long a handoff waits for events that are on their way.
 const EVENTS_GRACE: Duration = Duration::from_millis(50);
-/// How often keys are looked at of which nothing is left but marks.
-const LEAVING_LOOK: Duration = Duration::from_secs(5);
-/// How often it is looked whose turn has come of the quarantined keys, while any waits …
-const ISOLATION_LOOK: Duration = Duration::from_secs(1);
+/// How often keys are examined of which nothing is left but marks.
+const LEAVING_CHECK: Duration = Duration::from_secs(5);
+/// How often it is checked whose turn has come of the quarantined keys, while any waits …
+const ISOLATION_CHECK: Duration = Duration::from_secs(1);
 /// … and while none does, whether they are still suspected.
-const ISOLATION_LOOK_IDLE: Duration = Duration::from_secs(10);
+const ISOLATION_CHECK_IDLE: Duration = Duration::from_secs(10);
 /// The reason of the event at the object of a quarantined key.
 const QUARANTINED: &str = "ReconcileQuarantined";
-/// A key that waits for its marks longer than this is told of, once.
+/// A key that waits for its marks longer than this is reported, once.
 const MARKS_PATIENCE: Duration = Duration::from_secs(60);
 
 /// What is remembered of a key between two reconciles.
@@ -141,8 +145,8 @@ struct Known {
     evidence: u64,
     /// It is unknown whether a write of it happened: what it counts is checked against the API server.
     doubtful: bool,
-    /// Until when a write of it may still land that was given up: what is looked at before proves nothing.
-    in_hand_until: Monotonic,
+    /// Until when a write of it may still land that was given up: what is examined before proves nothing.
+    late_write_until: Monotonic,
     report_from: Option<ReportFrom>,
     /// How often it has reported in a row.
     row: u32,
@@ -243,24 +247,24 @@ pub struct Range {
     inbox: Arc<Inbox>,
     stats: Arc<RangeStats>,
     lanes: Lanes,
-    /// What the owner before had seen of what a controller reads: no key is planned on less, and whoever has
+    /// What the owner before had seen of what a controller reads: no key is planned on less, and one that has
     /// the range next hears of it where there was none. Bound: what all controllers read.
     horizons: HashMap<u16, Horizon>,
     /// Keys under way, by lane.
     working: Vec<(u16, Key)>,
     /// Keys to forget as soon as the cache has come to their marks: nothing may ever wake them, as when a
-    /// controller's key is an object that it has deleted. Bound: what was worked on since they were looked
+    /// controller's key is an object that it has deleted. Bound: what was worked on since they were read
     /// at, and what is left of it.
     leaving: Vec<(u16, Key)>,
-    /// Whether they are going to be looked at.
-    looks: bool,
+    /// Whether they are going to be examined.
+    checks_leaving: bool,
     timer: Option<(Monotonic, SpawnHandle)>,
     /// Suspected keys.
     isolation: Isolation,
     /// The quarantined key whose turn it is: nothing else begins.
     alone: Option<Alone>,
-    /// Whether the isolation is going to be looked at.
-    isolation_looks: bool,
+    /// Whether the isolation is going to be examined.
+    checks_isolation: bool,
     /// Keys that wait for the end of a pause.
     waiting: Waiting,
     /// The orders with which they were compared last.
@@ -417,11 +421,11 @@ impl Range {
             horizons: HashMap::new(),
             working: Vec::new(),
             leaving: Vec::new(),
-            looks: false,
+            checks_leaving: false,
             timer: None,
             isolation: Isolation::default(),
             alone: None,
-            isolation_looks: false,
+            checks_isolation: false,
             waiting: Waiting::default(),
             compared: 0,
             waiting_counted: Vec::new(),
@@ -453,7 +457,7 @@ impl Range {
         }
     }
 
-    fn look_into_inbox(&mut self) {
+    fn read_inbox(&mut self) {
         for wake in self.inbox.drain() {
             self.add(wake.unit, &wake.key, wake.priority);
             let known = &mut self.lanes.at(wake.unit).known;
@@ -472,20 +476,20 @@ impl Range {
     }
 
     /// After anything has happened: start what can be started, set the timer, keep the figures.
-    fn go_on(&mut self, ctx: &mut Context<Self>) {
-        self.look_into_inbox();
+    fn proceed(&mut self, ctx: &mut Context<Self>) {
+        self.read_inbox();
         self.end_pauses();
         for lane in 0..self.lanes.all.len() {
             self.dispatch(u16::try_from(lane).expect("there are few controllers"), ctx);
         }
         self.isolate(ctx);
         self.set_timer(ctx);
-        if !self.leaving.is_empty() && !self.looks {
-            self.looks = true;
-            ctx.run_later(LEAVING_LOOK, |range, ctx| {
-                range.looks = false;
+        if !self.leaving.is_empty() && !self.checks_leaving {
+            self.checks_leaving = true;
+            ctx.run_later(LEAVING_CHECK, |range, ctx| {
+                range.checks_leaving = false;
                 range.let_go();
-                range.go_on(ctx);
+                range.proceed(ctx);
             });
         }
         let queued = self.lanes.iter().map(|(_, lane)| lane.queue.depth()).sum();
@@ -495,7 +499,7 @@ impl Range {
         self.answer_freeze_if_still(ctx);
     }
 
-    /// Asks for a permit to work where keys wait. One at a time: whoever gets it takes the most urgent key
+    /// Asks for a permit to work where keys wait. One at a time: one that gets it takes the most urgent key
     /// then.
     fn dispatch(&mut self, lane: u16, ctx: &mut Context<Self>) {
         // Most controllers have nothing to do at a time.
@@ -528,11 +532,11 @@ impl Range {
             return;
         }
         if self.gate.admit() == Err(Stopped::Fenced) {
-            // The queue is kept; it goes on when the fence is open again, or is dropped with the range.
+            // The queue is kept; it continues when the fence is open again, or is dropped with the range.
             self.lanes.at(lane).asking = true;
             ctx.run_later(FENCE_POLL, move |range, ctx| {
                 range.lanes.at(lane).asking = false;
-                range.go_on(ctx);
+                range.proceed(ctx);
             });
             return;
         }
@@ -547,7 +551,7 @@ impl Range {
                     if let Some(permit) = permit {
                         range.start_one(lane, permit, ctx);
                     }
-                    range.go_on(ctx);
+                    range.proceed(ctx);
                 }),
         );
     }
@@ -598,7 +602,7 @@ impl Range {
             part.queue.done(&taken.key);
             return false;
         }
-        // Whoever takes the range next announces it again: a change that makes it kill costs one more death.
+        // One that takes the range next announces it again: a change that makes it kill costs one more death.
         let care = match care {
             Care::Announced if known.survived => Care::None,
             care => care,
@@ -610,7 +614,7 @@ impl Range {
         let from = spaced
             .unwrap_or_default()
             .seen
-            .max(known.in_hand_until)
+            .max(known.late_write_until)
             .max(known.plan_from);
         if now < from {
             part.queue.done(&taken.key);
@@ -669,7 +673,7 @@ impl Range {
         ctx.spawn(reconcile_with(shared, job, care).into_actor(self).map(
             move |done, range, ctx| {
                 range.finished(done);
-                range.go_on(ctx);
+                range.proceed(ctx);
             },
         ));
         true
@@ -774,12 +778,12 @@ impl Range {
         let place = (lane, key.clone());
         let verdict = self.isolation.judge(&place, suspicion, version, now);
         if let (Verdict::HeldBack { first: true }, Some(suspicion)) = (verdict, suspicion) {
-            self.tell_of_quarantine(lane, key, suspicion);
+            self.report_quarantine(lane, key, suspicion);
         }
         verdict != Verdict::Free
     }
 
-    fn tell_of_quarantine(&mut self, lane: u16, key: &Key, suspicion: Suspicion) {
+    fn report_quarantine(&mut self, lane: u16, key: &Key, suspicion: Suspicion) {
         let shared = Arc::clone(&self.shared);
         let unit = &shared.units[usize::from(lane)];
         let Suspicion { deaths, alone, .. } = suspicion;
@@ -855,15 +859,15 @@ impl Range {
         }
         self.begin_alone(ctx);
         self.count_quarantined();
-        if !self.isolation_looks && !self.isolation.is_empty() {
-            self.isolation_looks = true;
+        if !self.checks_isolation && !self.isolation.is_empty() {
+            self.checks_isolation = true;
             let pause = match self.isolation.has_waiting() {
-                true => ISOLATION_LOOK,
-                false => ISOLATION_LOOK_IDLE,
+                true => ISOLATION_CHECK,
+                false => ISOLATION_CHECK_IDLE,
             };
             ctx.run_later(pause, |range, ctx| {
-                range.isolation_looks = false;
-                range.go_on(ctx);
+                range.checks_isolation = false;
+                range.proceed(ctx);
             });
         }
     }
@@ -888,7 +892,7 @@ impl Range {
                     if !begun {
                         range.alone = None;
                     }
-                    range.go_on(ctx);
+                    range.proceed(ctx);
                 }),
         );
     }
@@ -938,17 +942,18 @@ impl Range {
         let all = self.isolation.count(None);
         self.stats.quarantined.store(all, Ordering::Relaxed);
         self.quarantined.resize(self.shared.units.len(), 0);
-        for (lane, told) in (0..).zip(&mut self.quarantined) {
+        for (lane, reported) in (0..).zip(&mut self.quarantined) {
             let count = match all {
                 0 => 0,
                 _ => self.isolation.count(Some(lane)),
             };
-            if count != *told {
-                let more = i64::try_from(count).unwrap_or(0) - i64::try_from(*told).unwrap_or(0);
+            if count != *reported {
+                let more =
+                    i64::try_from(count).unwrap_or(0) - i64::try_from(*reported).unwrap_or(0);
                 self.shared.units[usize::from(lane)]
                     .metrics
                     .quarantined(more);
-                *told = count;
+                *reported = count;
             }
         }
     }
@@ -989,7 +994,7 @@ impl Range {
                     }
                 }
                 range.add(lane, &key, priority);
-                range.go_on(ctx);
+                range.proceed(ctx);
             }),
         );
     }
@@ -1008,8 +1013,8 @@ impl Range {
         let known = part.known.entry(done.key.clone()).or_default();
         known.marks.append(&mut done.marks);
         known.doubtful = done.doubtful || (known.doubtful && !done.proven);
-        if done.in_hand {
-            known.in_hand_until = now + shared.fence.late_write_max();
+        if done.late_write {
+            known.late_write_until = now + shared.fence.late_write_max();
         }
         known.survived |= !matches!(done.next, Next::Stopped(_));
         known.proven |= done.proven;
@@ -1187,7 +1192,7 @@ impl Range {
         for (lane, key) in std::mem::take(&mut self.leaving) {
             let unit = &shared.units[usize::from(lane)];
             let part = self.lanes.at(lane);
-            // Whatever is still done about it ends with another look.
+            // Whatever is still done about it ends with another check.
             let Some(known) = part
                 .known
                 .get_mut(&key)
@@ -1224,7 +1229,7 @@ impl Range {
                 {
                     let handle = ctx.run_later(next.saturating_sub(self.now()), |range, ctx| {
                         range.timer = None;
-                        range.go_on(ctx);
+                        range.proceed(ctx);
                     });
                     self.timer = Some((next, handle));
                 }
@@ -1248,7 +1253,7 @@ impl Range {
             }
         };
         ctx.spawn(grace.into_actor(self).map(move |(), range, _| {
-            range.look_into_inbox();
+            range.read_inbox();
             let _gone = freezing.reply.send(Frozen::Still(range.pack()));
         }));
     }
@@ -1274,7 +1279,7 @@ impl Range {
     }
 
     /// How far this replica has seen what a controller reads. Where it knows no key, that there is none is
-    /// what it has seen: whoever is behind may still have one.
+    /// what it has seen: one that is behind may still have one.
     fn pack_horizon(&self, unit: &Unit) -> Vec<peer_proto::Mark> {
         let mut seen: std::collections::BTreeMap<&'static Resource, u64> = self
             .horizons
@@ -1314,10 +1319,10 @@ impl Range {
                     .any(|(lane, working)| *lane == unit.index && working == key);
                 let in_flight = working || known.is_some_and(|known| known.doubtful);
                 // What is under way is given up with the range.
-                let in_hand = match working {
+                let late_write = match working {
                     true => self.shared.fence.late_write_max(),
                     false => known.map_or(Duration::ZERO, |known| {
-                        known.in_hand_until.saturating_sub(now)
+                        known.late_write_until.saturating_sub(now)
                     }),
                 };
                 let parked = known.is_some_and(|known| known.parked);
@@ -1362,7 +1367,7 @@ impl Range {
                         .unwrap_or_default()
                         .to_owned(),
                     in_flight,
-                    in_hand_ms: u64::try_from(in_hand.as_millis()).unwrap_or(u64::MAX),
+                    late_write_ms: u64::try_from(late_write.as_millis()).unwrap_or(u64::MAX),
                     quarantine_passes: passes,
                     quarantine_deaths: deaths,
                     attempts: self.pack_attempts(unit, key, known),
@@ -1464,7 +1469,7 @@ impl Range {
                     .collect();
                 let marks = known.marks.len();
                 known.marks.retain(|mark| is_plausible(&shared, unit, mark));
-                // What was written for the key is not known then: it is looked up, as after a takeover.
+                // What was written for the key is not known then: it is fetched, as after a takeover.
                 let believed = known.marks.len() == marks;
                 known.memory = key_state.memory.as_ref().map(|bytes| {
                     // The way from one to the other counts as no time: instants end up a little late, ages
@@ -1481,8 +1486,8 @@ impl Range {
                 known.link = (!key_state.traceparent.is_empty())
                     .then(|| key_state.traceparent.as_str().into());
                 // A write was under way: what it did is only known from the API server.
-                let in_hand = Duration::from_millis(key_state.in_hand_ms);
-                known.in_hand_until = now + in_hand.min(shared.fence.late_write_max());
+                let late_write = Duration::from_millis(key_state.late_write_ms);
+                known.late_write_until = now + late_write.min(shared.fence.late_write_max());
                 known.proven = !key_state.in_flight && believed;
                 known.head_proven = known.proven;
                 self.unproven |= !known.proven;
@@ -1542,7 +1547,7 @@ impl Range {
                 .map(|waited| waited.as_millis()),
             "next_in_ms": place.as_ref().and_then(|place| place.due_in).map(|due| due.as_millis()),
             "failures": place.as_ref().map_or(0, |place| place.failures),
-            "in_hand_ms": known.map(|known| known.in_hand_until.saturating_sub(self.now()).as_millis()),
+            "late_write_ms": known.map(|known| known.late_write_until.saturating_sub(self.now()).as_millis()),
             "marks": known.map(|known| known.marks.iter().map(|mark| format!("{mark:?}")).collect::<Vec<_>>()),
             "proven": !self.unproven || known.is_some_and(|known| known.proven),
             "memory": memory,
@@ -1720,7 +1725,7 @@ impl Actor for Range {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        self.go_on(ctx);
+        self.proceed(ctx);
     }
 
     fn stopped(&mut self, _: &mut Context<Self>) {
@@ -1739,7 +1744,7 @@ impl Actor for Range {
 impl Handler<Poll> for Range {
     type Result = ();
     fn handle(&mut self, _: Poll, ctx: &mut Context<Self>) {
-        self.go_on(ctx);
+        self.proceed(ctx);
     }
 }
 
@@ -1773,7 +1778,7 @@ impl Handler<Freeze> for Range {
             force: freeze.force,
             deadline,
         });
-        self.go_on(ctx);
+        self.proceed(ctx);
     }
 }
 
@@ -1781,7 +1786,7 @@ impl Range {
     fn thaw(&mut self, ctx: &mut Context<Self>) {
         self.gate.resume();
         self.stats.frozen.store(false, Ordering::Relaxed);
-        self.go_on(ctx);
+        self.proceed(ctx);
     }
 }
 
@@ -1810,7 +1815,7 @@ impl Handler<Steered> for Range {
         for change in changes {
             self.record_order(change, orders.as_ref());
         }
-        self.go_on(ctx);
+        self.proceed(ctx);
     }
 }
 

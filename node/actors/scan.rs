@@ -1,4 +1,4 @@
-//! Looking for the keys of ranges that were gained, in the caches: a pure note of what is still to be looked
+//! Searching for the keys of ranges that were gained, in the caches: a pure note of what is still to be read
 //! for, and the threads that do it.
 
 use std::{
@@ -19,21 +19,21 @@ use crate::{
 
 /// Ranges gained within this time are scanned for keys together: a cold start gains them all at once.
 const BATCH: Duration = Duration::from_millis(5);
-/// After a scan the next one waits for so many times what it took …
+/// After a scan the next one waits for this many times what it took …
 const REST: u32 = 3;
-/// … and no longer than this: claims come back one by one for some tenths of a second, each scan looks at
+/// … and no longer than this: claims come back one by one for some tenths of a second, each scan examines
 /// everything that there is, however few ranges it is for, and one after the other they took a core from the
 /// keys.
 const REST_MAX: Duration = Duration::from_millis(150);
 /// Ranges handed over within this time are. What their owner knew came with them and what has changed since
-/// is looked for at once, so a scan finds only what neither tells of: a deletion seen before the one and not
+/// is searched for at once, so a scan finds only what neither shows: a deletion seen before the one and not
 /// after the other.
 const HANDED_BATCH: Duration = Duration::from_millis(500);
 
 /// The newest versions that the owners before had seen.
 type Seen = BTreeMap<&'static Resource, u64>;
 
-/// What is still to be looked for. Bound: the fleet's number of ranges, since each look takes all.
+/// What is still to be searched for. Bound: the fleet's number of ranges, since each check takes all.
 #[derive(Default)]
 struct Unscanned {
     /// To be scanned as soon as no other scan runs: side by side they would take both cores from the keys.
@@ -41,13 +41,13 @@ struct Unscanned {
     scanning: bool,
     /// Handed over, to be scanned together.
     handed: BTreeSet<RangeId>,
-    /// Handed over, and not yet looked for in what has changed since.
+    /// Handed over, and not yet searched for in what has changed since.
     fresh: BTreeSet<RangeId>,
     seen: Seen,
     looking: bool,
 }
 
-/// The looks of one replica.
+/// The scans of one replica.
 #[derive(Clone)]
 pub(super) struct Scans {
     shared: Arc<Shared>,
@@ -79,7 +79,7 @@ impl Scans {
     }
 
     /// Queues the keys of a range that was handed over: at once those of what has changed since its owner
-    /// looked last, and all of them a little later. One whose owner does not say how far it had seen counts
+    /// read last, and all of them a little later. One whose owner does not say how far it had seen counts
     /// as taken.
     pub(super) fn handed(&self, range: RangeId, state: &RangeState) {
         let seen = seen(&self.shared, state);
@@ -93,7 +93,7 @@ impl Scans {
         }
         if !std::mem::replace(&mut unscanned.looking, true) {
             let scans = self.clone();
-            self.shared.aside.run(BATCH, move || scans.look());
+            self.shared.aside.run(BATCH, move || scans.read());
         }
         if unscanned.handed.is_empty() {
             let scans = self.clone();
@@ -128,7 +128,7 @@ impl Scans {
         tracing::debug!(
             ranges = ranges.len(),
             ?took,
-            "looked for the keys of ranges"
+            "searched for the keys of ranges"
         );
         let scans = self.clone();
         self.shared
@@ -136,8 +136,8 @@ impl Scans {
             .run(rest_after(took), move || scans.scan());
     }
 
-    /// Looks at what has changed until nothing is fresh.
-    fn look(&self) {
+    /// Examines what has changed until nothing is fresh.
+    fn read(&self) {
         loop {
             let mut unscanned = self.unscanned();
             let ranges = std::mem::take(&mut unscanned.fresh);
@@ -163,7 +163,7 @@ fn is_ready(unit: &Unit) -> bool {
     unit.ready.load(Ordering::Acquire)
 }
 
-/// How far the owner before had seen each resource; of two that tell of one, the lesser.
+/// How far the owner before had seen each resource; of two for one, the lesser.
 fn seen(shared: &Shared, state: &RangeState) -> Seen {
     let mut seen = Seen::new();
     let marks = state.controllers.iter().flat_map(|part| &part.seen);

@@ -56,7 +56,7 @@ const RANGES: u16 = 4;
 /// Long enough for a loaded machine; what waits for something to happen ends as soon as it has.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a write that was given up may be in the server's hands.
-const IN_HAND: Duration = Duration::from_millis(300);
+const LATE_WRITE_MAX: Duration = Duration::from_millis(300);
 
 /// A fence that a test opens and closes, how far the server has come, and what lets announcements land;
 /// without it they land at once.
@@ -82,7 +82,7 @@ impl Fence for Door {
     }
 
     fn late_write_max(&self) -> Duration {
-        IN_HAND
+        LATE_WRITE_MAX
     }
     fn announced(&self) -> BoxFuture<'static, ()> {
         let lands = self.2.lock().unwrap().clone();
@@ -101,9 +101,9 @@ struct Sim {
     shared: Mutex<Option<Arc<Shared>>>,
     /// The cache stays as it is while a test holds it back.
     stale: Mutex<Option<World>>,
-    /// Changed when the cache comes back to the present, or is told of something.
-    told: tokio::sync::watch::Sender<()>,
-    /// How often an object was looked up.
+    /// Changed when the cache comes back to the present, or is notified of something.
+    reported: tokio::sync::watch::Sender<()>,
+    /// How often an object was fetched.
     lookups: AtomicUsize,
     /// How often somebody began to wait for a version.
     waits: AtomicUsize,
@@ -112,7 +112,7 @@ struct Sim {
     /// What is refused so says not whether it was executed.
     breaks: AtomicBool,
     /// While it is there, writes get no answer and stay in it.
-    in_hand: Mutex<Option<Vec<Action>>>,
+    late_write: Mutex<Option<Vec<Action>>>,
     lists: AtomicUsize,
     heads: AtomicUsize,
     /// Reasons and names of the events recorded.
@@ -128,7 +128,12 @@ impl Sim {
         }
     }
 
-    fn tell(&self, resource: &'static Resource, old: Option<&AnyObject>, new: Option<&AnyObject>) {
+    fn notify(
+        &self,
+        resource: &'static Resource,
+        old: Option<&AnyObject>,
+        new: Option<&AnyObject>,
+    ) {
         let shared = self.shared.lock().unwrap().clone();
         if let Some(shared) = shared {
             let version = new
@@ -136,13 +141,13 @@ impl Sim {
                 .map_or(0, |object| object.metadata().resource_version);
             shared.changed(resource, DynChange { old, new, version });
         }
-        self.told.send_replace(());
+        self.reported.send_replace(());
     }
 
     /// The cache shows the present again.
     fn catch_up(&self) {
         *self.stale.lock().unwrap() = None;
-        self.told.send_replace(());
+        self.reported.send_replace(());
     }
 
     /// Carries a write out.
@@ -159,13 +164,13 @@ impl Sim {
             let mut applied = world.apply(&plan);
             (old, get(&world), applied.0.remove(0).1)
         };
-        self.tell(action.resource, old.as_ref(), new.as_ref());
+        self.notify(action.resource, old.as_ref(), new.as_ref());
         result
     }
 
-    /// Answers writes again; what it had in hand.
+    /// Answers writes again; what it had in flight.
     fn answer_again(&self) -> Vec<Action> {
-        self.in_hand.lock().unwrap().take().unwrap_or_default()
+        self.late_write.lock().unwrap().take().unwrap_or_default()
     }
 
     fn written(&self) -> Vec<String> {
@@ -200,9 +205,9 @@ impl View for Sim {
         tokio::time::sleep(Duration::from_millis(5)).boxed()
     }
     fn wait_departed(&self, _: &'static Resource, _: &str) -> BoxFuture<'static, ()> {
-        let mut told = self.told.subscribe();
+        let mut reported = self.reported.subscribe();
         async move {
-            let _ = told.changed().await;
+            let _ = reported.changed().await;
         }
         .boxed()
     }
@@ -233,8 +238,8 @@ impl Server for Sim {
                 "{}@{} {text}",
                 sender.gate.range, sender.gate.epoch
             ));
-            if let Some(in_hand) = &mut *self.in_hand.lock().unwrap() {
-                in_hand.push(action.clone());
+            if let Some(late_write) = &mut *self.late_write.lock().unwrap() {
+                late_write.push(action.clone());
                 return Err(Failure::Timeout("no answer".to_owned()).into());
             }
             self.land(action).map_err(Refused::from)
@@ -406,7 +411,7 @@ impl Controller for Accounts {
     }
 }
 
-/// Deletes every ServiceAccount that has a label for it, and looks at none that is gone.
+/// Deletes every ServiceAccount that has a label for it, and examines none that is gone.
 struct Sweeper;
 
 impl Controller for Sweeper {
@@ -493,13 +498,13 @@ impl Rig {
             world: Mutex::new(world),
             shared: Mutex::default(),
             stale: Mutex::default(),
-            told: tokio::sync::watch::Sender::new(()),
+            reported: tokio::sync::watch::Sender::new(()),
             lookups: AtomicUsize::new(0),
             waits: AtomicUsize::new(0),
             writes: Mutex::default(),
             refuse: Mutex::default(),
             breaks: AtomicBool::default(),
-            in_hand: Mutex::default(),
+            late_write: Mutex::default(),
             lists: AtomicUsize::new(0),
             heads: AtomicUsize::new(0),
             events: Mutex::default(),
@@ -557,7 +562,7 @@ impl Rig {
             (old, get(&world))
         };
         self.sim
-            .tell(Namespace::resource(), old.as_ref(), new.as_ref());
+            .notify(Namespace::resource(), old.as_ref(), new.as_ref());
     }
 
     fn range_without(&self, namespace: &str) -> u16 {
@@ -806,7 +811,7 @@ fn a_key_that_nothing_wakes_any_more_is_forgotten_when_its_marks_are_seen() {
         rig.gain_all();
         until("all are swept", || rig.accounts("a") == 0).await;
         until("they are known by their marks", || keys(&rig.shared) == 3).await;
-        // Nor does it tell: nothing wakes the keys.
+        // Nor does it notify: nothing wakes the keys.
         rig.sim.catch_up();
         until("they are forgotten", || keys(&rig.shared) == 0).await;
         assert_eq!(rig.sim.written().len(), 3);
@@ -814,7 +819,7 @@ fn a_key_that_nothing_wakes_any_more_is_forgotten_when_its_marks_are_seen() {
 }
 
 #[test]
-fn whoever_takes_over_forgets_what_nothing_wakes_any_more() {
+fn one_that_takes_over_forgets_what_nothing_wakes_any_more() {
     run(async {
         let rig = Rig::of(Factory::of::<Sweeper>(), swept());
         *rig.sim.stale.lock().unwrap() = Some(swept());
@@ -851,7 +856,7 @@ fn a_closed_fence_holds_the_queue_and_loses_nothing() {
             "nothing is written behind a closed fence"
         );
         rig.door.0.store(true, Ordering::Release);
-        until("the queue goes on", || rig.accounts("a") == 2).await;
+        until("the queue continues", || rig.accounts("a") == 2).await;
     });
 }
 
@@ -906,10 +911,11 @@ fn an_object_over_which_a_wake_panics_is_set_aside_and_all_others_wake_their_key
         rig.gain_all();
         until("the other keys are served", || rig.accounts("b") == 2).await;
         let seen = Reader::get(&*rig.sim, ServiceAccount::resource(), "a", "bad").unwrap();
-        rig.sim.tell(ServiceAccount::resource(), None, Some(&seen));
+        rig.sim
+            .notify(ServiceAccount::resource(), None, Some(&seen));
         let aside = rig.shared.unwoken.all();
         let [(controller, resource, key, why)] = &aside[..] else {
-            panic!("told once, not {aside:?}")
+            panic!("reported once, not {aside:?}")
         };
         assert_eq!(
             (*controller, resource.plural, &*key.to_string()),
@@ -920,7 +926,7 @@ fn an_object_over_which_a_wake_panics_is_set_aside_and_all_others_wake_their_key
         let line = "manifold_wake_panics_total{controller=\"controller\"} 2";
         assert!(counted.contains(line), "{counted}");
         rig.label("b", "3");
-        until("changes go on waking", || rig.accounts("b") == 3).await;
+        until("changes continue waking", || rig.accounts("b") == 3).await;
     });
 }
 
@@ -979,20 +985,20 @@ fn a_refused_create_is_tried_again_with_backoff() {
     });
 }
 
-/// A creation gets no answer; what the server has in hand then.
+/// A creation gets no answer; what is in flight at the server then.
 async fn gives_up_a_write(rig: &Rig) -> Vec<Action> {
-    *rig.sim.in_hand.lock().unwrap() = Some(Vec::new());
+    *rig.sim.late_write.lock().unwrap() = Some(Vec::new());
     rig.gain_all();
     until("a write was given up", || !rig.sim.written().is_empty()).await;
-    let in_hand = rig.sim.answer_again();
-    assert_eq!(in_hand.len(), 1, "one creation goes ahead of the others");
-    in_hand
+    let late_write = rig.sim.answer_again();
+    assert_eq!(late_write.len(), 1, "one creation goes ahead of the others");
+    late_write
 }
 
 /// Nothing is written before it lands, and none of the accounts is tried twice then.
-async fn lands_and_is_tried_but_once(rig: &Rig, in_hand: &[Action], accounts: usize) {
+async fn lands_and_is_tried_but_once(rig: &Rig, late_write: &[Action], accounts: usize) {
     assert_eq!(rig.sim.written().len(), 1, "nothing more is written yet");
-    for action in in_hand {
+    for action in late_write {
         rig.sim.land(action).expect("its name is free");
     }
     until("the key is served", || rig.accounts("a") == accounts).await;
@@ -1008,11 +1014,11 @@ async fn lands_and_is_tried_but_once(rig: &Rig, in_hand: &[Action], accounts: us
 fn nothing_is_planned_while_a_write_that_was_given_up_may_land() {
     run(async {
         let rig = Rig::new(world(&[("a", "2")]));
-        let in_hand = gives_up_a_write(&rig).await;
-        tokio::time::sleep(IN_HAND / 2).await;
+        let late_write = gives_up_a_write(&rig).await;
+        tokio::time::sleep(LATE_WRITE_MAX / 2).await;
         rig.label("a", "3");
-        tokio::time::sleep(IN_HAND / 6).await;
-        lands_and_is_tried_but_once(&rig, &in_hand, 3).await;
+        tokio::time::sleep(LATE_WRITE_MAX / 6).await;
+        lands_and_is_tried_but_once(&rig, &late_write, 3).await;
     });
 }
 
@@ -1037,7 +1043,7 @@ fn a_range_without_keys_is_handed_over_with_how_far_its_owner_has_seen() {
 }
 
 #[test]
-fn what_an_owner_had_seen_is_handed_on_by_whoever_has_seen_less() {
+fn what_an_owner_had_seen_is_handed_on_by_one_that_has_seen_less() {
     run(async {
         let rig = Rig::new(world(&[("a", "1")]));
         let empty = rig.range_without("a");
@@ -1094,18 +1100,18 @@ fn what_changed_while_a_range_was_handed_over_goes_ahead_and_what_was_deleted_is
 }
 
 #[test]
-fn whoever_takes_over_waits_too_for_what_was_given_up() {
+fn one_that_takes_over_waits_too_for_what_was_given_up() {
     run(async {
         let rig = Rig::new(world(&[("a", "2")]));
-        let in_hand = gives_up_a_write(&rig).await;
+        let late_write = gives_up_a_write(&rig).await;
         let range = rig.range_of("a");
         let state = rig.frozen(range).await;
         let key = &state.controllers[0].keys[0];
-        assert!(key.in_flight && key.in_hand_ms > 0, "{key:?}");
+        assert!(key.in_flight && key.late_write_ms > 0, "{key:?}");
         rig.host.lost(range);
         rig.gain(range, 2, &Gained::Handoff(state));
-        tokio::time::sleep(IN_HAND / 2).await;
-        lands_and_is_tried_but_once(&rig, &in_hand, 2).await;
+        tokio::time::sleep(LATE_WRITE_MAX / 2).await;
+        lands_and_is_tried_but_once(&rig, &late_write, 2).await;
     });
 }
 
@@ -1189,7 +1195,7 @@ fn a_handoff_loses_no_queue_entry_failure_or_memory() {
 }
 
 #[test]
-fn a_move_that_did_not_happen_goes_on_as_before() {
+fn a_move_that_did_not_happen_continues_as_before() {
     run(async {
         let rig = Rig::new(world(&[("a", "0")]));
         rig.gain_all();
@@ -1263,7 +1269,7 @@ fn one_live_read_after_a_takeover_proves_for_all_keys_once_the_watch_has_passed_
         rig.host.lost(range);
         rig.gain(range, 9, &Gained::Takeover);
         rig.label("d", "2");
-        until("the key is proven anew", || rig.accounts("d") == 2).await;
+        until("the key is proven again", || rig.accounts("d") == 2).await;
         assert!(reads().0 > before.0 && reads().1 > before.1);
     });
 }
@@ -1277,7 +1283,7 @@ fn a_plan_that_is_dropped_for_want_of_proof_is_not_remembered() {
         until("the second plan makes it", || rig.accounts("a") == 1).await;
         let slot = rig.shared.slot(range).unwrap();
         let plans = || slot.stats.reconciles.load(Ordering::Relaxed);
-        until("it is looked at once more", || plans() >= 3).await;
+        until("it is examined once more", || plans() >= 3).await;
         let state = rig.frozen(range).await;
         let key = state.controllers[0]
             .keys
@@ -1293,7 +1299,7 @@ fn a_plan_that_is_dropped_for_want_of_proof_is_not_remembered() {
     });
 }
 
-/// The account goes; whether its namespace has gone before it the cache can't tell, since the watch of
+/// The account goes; whether its namespace has gone before it the cache can't know, since the watch of
 /// namespaces has not come so far.
 async fn seen_without_its_account(rig: &Rig) {
     until("the account is there", || rig.accounts("a") == 1).await;
@@ -1307,18 +1313,18 @@ async fn seen_without_its_account(rig: &Rig) {
     *rig.sim.world.lock().unwrap() = seen.clone();
     *rig.sim.stale.lock().unwrap() = Some(seen);
     rig.sim
-        .tell(ServiceAccount::resource(), Some(&account), None);
+        .notify(ServiceAccount::resource(), Some(&account), None);
 }
 
 #[test]
-fn what_is_seen_to_go_is_not_made_anew_for_an_owner_that_went_before_it() {
+fn what_is_seen_to_go_is_not_made_again_for_an_owner_that_went_before_it() {
     run(async {
         let rig = Rig::new(world(&[("a", "1")]));
         rig.gain_all();
         until("it is made", || rig.accounts("a") == 1).await;
         let slot = rig.shared.slot(rig.range_of("a")).unwrap();
         let plans = || slot.stats.reconciles.load(Ordering::Relaxed);
-        until("it is looked at once more", || plans() >= 2).await;
+        until("it is examined once more", || plans() >= 2).await;
         let (before, writes) = (plans(), rig.sim.written().len());
         seen_without_its_account(&rig).await;
         rig.sim.world.lock().unwrap().delete::<Namespace>("a");
@@ -1328,7 +1334,7 @@ fn what_is_seen_to_go_is_not_made_anew_for_an_owner_that_went_before_it() {
 }
 
 #[test]
-fn what_is_seen_to_go_is_made_anew_where_its_owner_is_as_it_was() {
+fn what_is_seen_to_go_is_made_again_where_its_owner_is_as_it_was() {
     run(async {
         let rig = Rig::new(world(&[("a", "1")]));
         rig.gain_all();
@@ -1344,7 +1350,7 @@ async fn late_word(then: impl FnOnce(&mut World)) -> Rig {
     rig.gain_all();
     let slot = rig.shared.slot(rig.range_of("a")).unwrap();
     let plans = || slot.stats.reconciles.load(Ordering::Relaxed);
-    until("it is looked at", || plans() >= 1).await;
+    until("it is examined", || plans() >= 1).await;
     let (before, old) = (plans(), rig.seen("a"));
     let late = {
         let mut world = rig.sim.world.lock().unwrap();
@@ -1362,7 +1368,7 @@ async fn late_word(then: impl FnOnce(&mut World)) -> Rig {
         .map_or(0, |one| one.metadata().resource_version);
     rig.door.1.store(version + 1, Ordering::Release);
     rig.sim
-        .tell(Namespace::resource(), old.as_ref(), new.as_ref());
+        .notify(Namespace::resource(), old.as_ref(), new.as_ref());
     until("it is planned for", || plans() > before).await;
     drop(slot);
     rig
@@ -1406,7 +1412,7 @@ fn a_key_waits_until_the_cache_has_seen_its_own_writes() {
             "the cache has not seen the first one yet"
         );
         rig.sim.catch_up();
-        until("then it goes on", || rig.accounts("a") == 2).await;
+        until("then it continues", || rig.accounts("a") == 2).await;
         assert_eq!(rig.sim.written().len(), 2);
     });
 }
@@ -1464,7 +1470,7 @@ fn the_more_a_spaced_key_has_written_the_longer_it_waits() {
         let from = report_from(spaced, 0, written, objects, (began, now));
         from.seen.as_millis()
     };
-    // Written; from the end of a cheap plan; from the beginning of a dear one.
+    // Written; from the end of a cheap plan; from the beginning of an expensive one.
     let table = [
         (0, 1_300, 1_300),
         (1, 1_300, 1_300),
@@ -1474,13 +1480,13 @@ fn the_more_a_spaced_key_has_written_the_longer_it_waits() {
         (26, 1_800, 1_700),
         (u64::MAX, 1_800, 1_700),
     ];
-    for (written, cheap, dear) in table {
+    for (written, cheap, expensive) in table {
         assert_eq!(until(spaced, written, 199), cheap, "{written} writes");
-        assert_eq!(until(spaced, written, 5_000), dear, "{written} writes");
+        assert_eq!(until(spaced, written, 5_000), expensive, "{written} writes");
         assert_eq!(until(None, written, 199), 1_300, "{written} writes");
         assert_eq!(until(None, written, 5_000), 1_300, "{written} writes");
     }
-    // A plan that is just dear enough waits no less than one that is not.
+    // A plan that is just expensive enough waits no less than one that is not.
     assert_eq!(until(spaced, 1, 200), 1_200);
 }
 
@@ -1510,7 +1516,7 @@ fn a_plan_reports_as_soon_as_its_least_patient_report_may() {
 }
 
 #[test]
-fn what_goes_on_reporting_does_so_less_often_but_within_half_a_second() {
+fn what_continues_reporting_does_so_less_often_but_within_half_a_second() {
     let (began, now) = (Duration::from_secs(1), Duration::from_secs(2));
     let from = |spaced, row| report_from(spaced, row, 1, 1, (began, now));
     let wait = |spaced, row| from(spaced, row).seen - now;
@@ -1531,7 +1537,7 @@ fn what_goes_on_reporting_does_so_less_often_but_within_half_a_second() {
 }
 
 #[test]
-fn the_more_a_plan_has_looked_at_the_longer_the_next_one_waits() {
+fn the_more_a_plan_has_examined_the_longer_the_next_one_waits() {
     let table = [
         (0, 0, 0),
         (199, 0, 0),
@@ -1549,7 +1555,7 @@ fn the_more_a_plan_has_looked_at_the_longer_the_next_one_waits() {
 }
 
 #[test]
-fn a_key_whose_plan_has_looked_at_much_is_not_planned_for_each_change() {
+fn a_key_whose_plan_has_examined_much_is_not_planned_for_each_change() {
     run(async {
         let mut start = world(&[("a", "0")]);
         for number in 0..1_000 {
@@ -1638,9 +1644,9 @@ fn keys_that_wait_for_a_deletion_are_woken_by_it_and_by_nothing_else() {
         all_are_parked(&rig, range).await;
         let before = rig.sim.lookups.load(Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis(500)).await;
-        let looked = rig.sim.lookups.load(Ordering::Relaxed) - before;
-        println!("{PARKED} keys parked for a deletion: {looked} look-ups in 500 ms");
-        assert!(looked < 100, "{looked} look-ups while nothing happens");
+        let read = rig.sim.lookups.load(Ordering::Relaxed) - before;
+        println!("{PARKED} keys parked for a deletion: {read} lookups in 500 ms");
+        assert!(read < 100, "{read} lookups while nothing happens");
         let slot = rig.shared.slot(range).unwrap();
         let plans = || slot.stats.reconciles.load(Ordering::Relaxed);
         assert_eq!(plans(), 0);
@@ -1650,7 +1656,7 @@ fn keys_that_wait_for_a_deletion_are_woken_by_it_and_by_nothing_else() {
             .unwrap()
             .delete::<ServiceAccount>("a/a-0");
         rig.sim
-            .tell(ServiceAccount::resource(), Some(&account), None);
+            .notify(ServiceAccount::resource(), Some(&account), None);
         until("every key is planned", || plans() >= PARKED as u64).await;
     });
 }
@@ -1674,7 +1680,7 @@ fn keys_that_wait_for_what_the_owner_before_had_seen_wait_together() {
         all_are_parked(&rig, range).await;
         let before = rig.sim.waits.load(Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis(500)).await;
-        // The test's cache makes each waiter look every 5 ms.
+        // The test's cache makes each waiter read every 5 ms.
         let waits = rig.sim.waits.load(Ordering::Relaxed) - before;
         println!("{PARKED} keys parked for a horizon: {waits} waits in 500 ms");
         assert!(waits <= 110, "{waits} waits: one for all is enough");
@@ -1714,7 +1720,7 @@ fn a_mark_far_beyond_all_that_was_seen_is_left_out_and_its_key_checked() {
         rig.gain(range, 2, &Gained::Handoff(state));
         until("the key is not held up", || rig.accounts("a") == 1).await;
         let heads = rig.sim.heads.load(Ordering::Relaxed) + rig.sim.lists.load(Ordering::Relaxed);
-        assert!(heads > 0, "what was written for it is looked up");
+        assert!(heads > 0, "what was written for it is fetched");
         let text = rig.shared.metrics.encode();
         assert!(
             text.contains("manifold_handoff_marks_dropped_total 2"),
@@ -1764,8 +1770,8 @@ fn a_rate_that_is_set_holds_the_writes_of_its_controller_until_it_is_taken_back(
     });
 }
 
-/// Suspects a namespace of having killed: replicas in all, and so many while it was reconciled alone, so long
-/// ago.
+/// Suspects a namespace of having killed: replicas in all, and this many while it was reconciled alone, so
+/// long ago.
 fn suspect(rig: &Rig, namespace: &str, deaths: u32, alone: u32, ago: i64) {
     let last = rig.shared.clock.now().as_second() - ago;
     let suspicion = Suspicion {

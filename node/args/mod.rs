@@ -1,9 +1,9 @@
 //! The command line: every flag of kube-controller-manager 1.36, and our own.
 //!
-//! The parser is our own and not clap's, for manifests written for upstream must go on working to the letter:
-//! `_` for `-` in names, `--flag value` and `--flag=value`, switches that take no value unless joined by `=`,
-//! Go's durations and numbers, lists that grow with each occurrence, one-letter flags with their value
-//! attached.
+//! The parser is our own and not clap's, for manifests written for upstream must continue working to the
+//! letter: `_` for `-` in names, `--flag value` and `--flag=value`, switches that take no value unless joined
+//! by `=`, Go's durations and numbers, lists that grow with each occurrence, one-letter flags with their
+//! value attached.
 
 mod fields;
 mod gates;
@@ -90,7 +90,7 @@ pub enum Effect {
     Acts,
     /// Nothing, and nothing is lost by that.
     Quiet,
-    /// Nothing, which is told at start together with the reason: a controller that is not built yet, or a
+    /// Nothing, which is reported at start together with the reason: a controller that is not built yet, or a
     /// part of upstream that has no counterpart.
     Without(&'static str),
 }
@@ -176,7 +176,7 @@ pub fn flags(descriptors: &[Descriptor]) -> Vec<Spec> {
     for descriptor in descriptors {
         for flag in &descriptor.flags {
             let (kind, default) = declared(&flag.default);
-            // Whoever reads the value asks by the declared name.
+            // One that reads the value asks by the declared name.
             assert!(
                 !flag.name.contains('_'),
                 "--{} is declared with _: a given name is read with - alone",

@@ -388,7 +388,7 @@ fn every_flag_that_a_built_controller_declares_is_upstream_s_and_acts() {
 }
 
 #[test]
-fn flags_without_effect_are_told_when_given_and_only_then() {
+fn flags_without_effect_are_reported_when_given_and_only_then() {
     let of = |words: &[&str]| -> Vec<&str> {
         values(words)
             .unwrap()

@@ -22,7 +22,7 @@ const MIGRATION: &str = "there is no one leader to migrate";
 pub(super) const SECTIONS: &[(&str, &[Flag])] = &[
     ("Debugging", &[
         Flag("contention-profiling", Bool, "false", Without("there is no profiler inside"), "Profile where threads wait for each other.", In("Generic.Debugging.enableContentionProfiling")),
-        Flag("profiling", Bool, "true", Acts, "Answer below /debug/pprof/; it tells which tools profile this binary.", In("Generic.Debugging.enableProfiling")),
+        Flag("profiling", Bool, "true", Acts, "Answer below /debug/pprof/; it reports which tools profile this binary.", In("Generic.Debugging.enableProfiling")),
     ]),
     ("Leader-migration", &[
         Flag("enable-leader-migration", Bool, "false", Without(MIGRATION), "Move controllers between managers under leader migration.", In("Generic.LeaderMigrationEnabled")),
@@ -54,10 +54,10 @@ pub(super) const SECTIONS: &[(&str, &[Flag])] = &[
         Flag("leader-elect-resource-namespace", Text, "kube-system", Acts, "Namespace of that Lease; that of the fleet's own Leases is --fleet-namespace.", In("Generic.LeaderElection.resourceNamespace")),
         Flag("leader-elect-retry-period", Duration, "2s", Acts, "How often the fleet renews that Lease; each replica reads it twice as often.", In("Generic.LeaderElection.retryPeriod")),
         Flag("min-compatibility-version", List, "[]", Acts, "Oldest version of the control plane to get along with, as 1.36 or kube=1.36.", In("versions.minCompatibility")),
-        Flag("min-resync-period", Duration, "12h0m0s", Acts, "Every object is looked at again after a random time between this and its double.", In("Generic.MinResyncPeriod")),
-        Flag("node-monitor-period", Duration, "5s", Without("node-lifecycle-controller"), "How often Nodes are looked at.", In("KubeCloudShared.NodeMonitorPeriod")),
+        Flag("min-resync-period", Duration, "12h0m0s", Acts, "Every object is examined again after a random time between this and its double.", In("Generic.MinResyncPeriod")),
+        Flag("node-monitor-period", Duration, "5s", Without("node-lifecycle-controller"), "How often Nodes are examined.", In("KubeCloudShared.NodeMonitorPeriod")),
         Flag("node-sync-period", Duration, "0s", Quiet, "Without effect upstream too.", In("KubeCloudShared.NodeSyncPeriod")),
-        Flag("route-reconciliation-period", Duration, "10s", Without(CLOUD), "How often cloud routes are looked at.", In("KubeCloudShared.RouteReconciliationPeriod")),
+        Flag("route-reconciliation-period", Duration, "10s", Without(CLOUD), "How often cloud routes are examined.", In("KubeCloudShared.RouteReconciliationPeriod")),
         Flag("use-service-account-credentials", Bool, "false", Acts, "Each controller acts as a service account of its own in kube-system.", In("KubeCloudShared.UseServiceAccountCredentials")),
     ]),
     ("Service-lb-controller", &[
@@ -80,10 +80,10 @@ pub(super) const SECTIONS: &[(&str, &[Flag])] = &[
     ]),
     ("Authentication", &[
         Flag("authentication-kubeconfig", Text, "", Acts, "Kubeconfig with the right to create TokenReviews. Without one, and outside a cluster, everybody with a token is anonymous.", In("authentication.kubeconfig")),
-        Flag("authentication-skip-lookup", Bool, "false", Acts, "Do not look up client CAs in the cluster.", In("authentication.skipLookup")),
+        Flag("authentication-skip-lookup", Bool, "false", Acts, "Do not read client CAs from the cluster.", In("authentication.skipLookup")),
         Flag("authentication-token-webhook-cache-ttl", Duration, "10s", Acts, "How long an answer about a token is remembered.", In("authentication.tokenWebhookCacheTTL")),
         Flag("authentication-tolerate-lookup-failure", Bool, "false", Acts, "Start also where the lookup of client CAs fails.", In("authentication.tolerateLookupFailure")),
-        Flag("client-ca-file", Text, "", Acts, "Whoever has a client certificate of these authorities is the user that its common name says.", In("authentication.clientCAFile")),
+        Flag("client-ca-file", Text, "", Acts, "A client with a certificate of these authorities is the user that its common name says.", In("authentication.clientCAFile")),
         Flag("requestheader-allowed-names", List, "[]", Acts, "Common names of proxies that may name users in headers; all where empty.", In("authentication.requestHeader.allowedNames")),
         Flag("requestheader-client-ca-file", Text, "", Acts, "Authorities of such proxies.", In("authentication.requestHeader.clientCAFile")),
         Flag("requestheader-extra-headers-prefix", List, "[x-remote-extra-]", Acts, "Prefixes of headers with a user's extra fields.", In("authentication.requestHeader.extraHeadersPrefix")),
@@ -92,7 +92,7 @@ pub(super) const SECTIONS: &[(&str, &[Flag])] = &[
         Flag("requestheader-username-headers", List, "[x-remote-user]", Acts, "Headers with a user's name.", In("authentication.requestHeader.usernameHeaders")),
     ]),
     ("Authorization", &[
-        Flag("authorization-always-allow-paths", List, "[/healthz,/readyz,/livez]", Acts, "Paths that everybody may get; a * at the end stands for all below.", In("authorization.alwaysAllowPaths")),
+        Flag("authorization-always-allow-paths", List, "[/healthz,/readyz,/livez]", Acts, "Paths that everybody may get; a * at the end matches all below.", In("authorization.alwaysAllowPaths")),
         Flag("authorization-kubeconfig", Text, "", Acts, "Kubeconfig with the right to create SubjectAccessReviews. Without one, and outside a cluster, other paths are forbidden.", In("authorization.kubeconfig")),
         Flag("authorization-webhook-cache-authorized-ttl", Duration, "10s", Acts, "How long a yes is remembered.", In("authorization.webhookCacheAuthorizedTTL")),
         Flag("authorization-webhook-cache-unauthorized-ttl", Duration, "10s", Acts, "How long a no is remembered.", In("authorization.webhookCacheUnauthorizedTTL")),
@@ -170,7 +170,7 @@ pub(super) const SECTIONS: &[(&str, &[Flag])] = &[
     ]),
     ("Namespace-controller", &[
         Flag("concurrent-namespace-syncs", Int32, "10", Without("namespace-controller"), "Namespaces worked on at once.", In("NamespaceController.ConcurrentNamespaceSyncs")),
-        Flag("namespace-sync-period", Duration, "5m0s", Without("namespace-controller"), "How often each namespace is looked at again.", In("NamespaceController.NamespaceSyncPeriod")),
+        Flag("namespace-sync-period", Duration, "5m0s", Without("namespace-controller"), "How often each namespace is examined again.", In("NamespaceController.NamespaceSyncPeriod")),
     ]),
     ("Node-ipam-controller", &[
         Flag("node-cidr-mask-size", Int32, "0", Without("node-ipam-controller"), "Bits of a Node's range; 24 for IPv4 and 64 for IPv6 where 0.", In("NodeIPAMController.NodeCIDRMaskSize")),
@@ -196,7 +196,7 @@ pub(super) const SECTIONS: &[(&str, &[Flag])] = &[
         Flag("pv-recycler-pod-template-filepath-hostpath", Text, "", Without("persistentvolume-binder-controller"), "File with the host path recycler's pod.", In("PersistentVolumeBinderController.VolumeConfiguration.PersistentVolumeRecyclerConfiguration.PodTemplateFilePathHostPath")),
         Flag("pv-recycler-pod-template-filepath-nfs", Text, "", Without("persistentvolume-binder-controller"), "File with the NFS recycler's pod.", In("PersistentVolumeBinderController.VolumeConfiguration.PersistentVolumeRecyclerConfiguration.PodTemplateFilePathNFS")),
         Flag("pv-recycler-timeout-increment-hostpath", Int32, "30", Without("persistentvolume-binder-controller"), "Seconds for each Gi that a host path recycler may take.", In("PersistentVolumeBinderController.VolumeConfiguration.PersistentVolumeRecyclerConfiguration.IncrementTimeoutHostPath")),
-        Flag("pvclaimbinder-sync-period", Duration, "15s", Without("persistentvolume-binder-controller"), "How often volumes and claims are looked at again.", In("PersistentVolumeBinderController.PVClaimBinderSyncPeriod")),
+        Flag("pvclaimbinder-sync-period", Duration, "15s", Without("persistentvolume-binder-controller"), "How often volumes and claims are examined again.", In("PersistentVolumeBinderController.PVClaimBinderSyncPeriod")),
     ]),
     ("Pod-garbage-collector-controller", &[
         Flag("terminated-pod-gc-threshold", Int32, "12500", Without("pod-garbage-collector-controller"), "Ended pods that may stay; no limit where 0 or less.", In("PodGCController.TerminatedPodGCThreshold")),
@@ -209,7 +209,7 @@ pub(super) const SECTIONS: &[(&str, &[Flag])] = &[
     ]),
     ("Resourcequota-controller", &[
         Flag("concurrent-resource-quota-syncs", Int32, "5", Without("resourcequota-controller"), "ResourceQuotas worked on at once.", In("ResourceQuotaController.ConcurrentResourceQuotaSyncs")),
-        Flag("resource-quota-sync-period", Duration, "5m0s", Without("resourcequota-controller"), "How often usage is counted anew.", In("ResourceQuotaController.ResourceQuotaSyncPeriod")),
+        Flag("resource-quota-sync-period", Duration, "5m0s", Without("resourcequota-controller"), "How often usage is counted again.", In("ResourceQuotaController.ResourceQuotaSyncPeriod")),
     ]),
     ("Serviceaccount-controller", &[
         Flag("concurrent-serviceaccount-token-syncs", Int32, "5", Without("serviceaccount-token-controller"), "Token Secrets worked on at once.", In("SAController.ConcurrentSATokenSyncs")),
@@ -272,7 +272,7 @@ pub(super) const FLEET: &[Flag] = &[
     Flag("lease-duration", Duration, "5s", Acts, "A replica that was not heard of for so long is dead.", In("fleet.leaseDuration")),
     Flag("lease-renew-deadline", Duration, "3s", Acts, "A replica that could not renew for so long stops writing; shorter than --lease-duration.", In("fleet.leaseRenewDeadline")),
     Flag("lease-retry-period", Duration, "1s", Acts, "How often a replica renews; shorter than --lease-renew-deadline.", In("fleet.leaseRetryPeriod")),
-    Flag("expected-replicas", Int, "0", Acts, "At a fleet's first start, begin as soon as so many are there; 0 means: when none has come for --settle-time.", In("fleet.expectedReplicas")),
+    Flag("expected-replicas", Int, "0", Acts, "At a fleet's first start, begin as soon as this many are there; 0 means: when none has come for --settle-time.", In("fleet.expectedReplicas")),
     Flag("settle-time", Duration, "1s", Acts, "At a fleet's first start, wait until no replica has come or gone for so long.", In("fleet.settleTime")),
     Flag("slow-start-period", Duration, "10s", Acts, "After a replica has ended without leaving, its share of the ranges doubles in so long, from one range on, so that one that dies of its share again and again stalls little; 0 gives it a full share at once.", In("fleet.slowStartPeriod")),
     Flag("replica-pod", Text, "", Acts, "The pod that this replica runs in, as namespace/name: when its process has ended, the others learn that from the pod's status and need not wait for --lease-duration. $POD_NAMESPACE/$POD_NAME where not given.", In("fleet.replicaPod")),

@@ -62,7 +62,7 @@ fn kept<R>(with: impl FnOnce(&mut Kept) -> R) -> R {
 
 /// The schema of a kind.
 pub(super) async fn read(server: &dyn Server, sender: &Sender, wanted: Wanted<'_>) -> Answer {
-    // Whoever waits for a place waits for the document of somebody else; the same one, as often as not.
+    // One that waits for a place waits for the document of somebody else; the same one, as often as not.
     let place = Arc::clone(&ONE_AT_A_TIME).acquire_owned();
     let Ok(Ok(_place)) = tokio::time::timeout(PATIENCE, place).await else {
         return Answer::Failed(no_answer_within(PATIENCE));

@@ -1,4 +1,4 @@
-//! A decision that rests on a whole set is proven by the watch, or by one look that serves all who ask.
+//! A decision that rests on a whole set is proven by the watch, or by one read that serves all who ask.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -283,7 +283,7 @@ async fn what_can_t_be_read_proves_nothing_and_what_is_served_no_more_has_nothin
 }
 
 #[tokio::test]
-async fn what_was_never_listed_is_looked_at_until_there_is_no_hope() {
+async fn what_was_never_listed_is_read_until_there_is_no_hope() {
     let (mut bed, proofs) = (bed(0), Proofs::default());
     (bed.cache, bed.complete) = (World::at("12:00:00"), false);
     let stale = proof(&bed, &proofs, set("default", 1600)).await.unwrap();
@@ -367,26 +367,26 @@ async fn a_live_read_vouches_for_the_cache_that_has_passed_it_and_for_what_was_b
     let (mut bed, proofs) = (bed(1500), Proofs::default());
     bed.doubted = true;
     let second = Duration::from_secs;
-    let stands = |bed: &Bed, from, by| {
+    let holds = |bed: &Bed, from, by| {
         let resource = ConfigMap::resource();
         bed.grounds(&proofs)
-            .stands(resource, second(from), second(by))
+            .holds(resource, second(from), second(by))
     };
-    assert!(!stands(&bed, 0, 99), "nothing was read");
+    assert!(!holds(&bed, 0, 99), "nothing was read");
     assert_eq!(
         proof(&bed, &proofs, set("default", 0)).await,
         Ok(Proof::Fresh)
     );
-    assert!(!stands(&bed, 10, 99), "the watch has not come to 1800");
+    assert!(!holds(&bed, 10, 99), "the watch has not come to 1800");
     bed.reached = 1800;
     bed.now = AtomicU64::new(20);
-    assert!(!stands(&bed, 10, 21), "nobody knew how far it was");
-    assert!(stands(&bed, 10, 21));
+    assert!(!holds(&bed, 10, 21), "nobody knew how far it was");
+    assert!(holds(&bed, 10, 21));
     assert!(
-        !stands(&bed, 10, 20),
+        !holds(&bed, 10, 20),
         "the plan was made before that was known"
     );
-    assert!(!stands(&bed, 11, 21), "the read was before that");
+    assert!(!holds(&bed, 11, 21), "the read was before that");
     // A later read counts once the watch has passed it; until then the one before does.
     bed.reached = 1799;
     bed.now = AtomicU64::new(30);
@@ -394,10 +394,10 @@ async fn a_live_read_vouches_for_the_cache_that_has_passed_it_and_for_what_was_b
         proof(&bed, &proofs, set("default", 0)).await,
         Ok(Proof::Fresh)
     );
-    assert!(stands(&bed, 10, 31) && !stands(&bed, 11, 31));
+    assert!(holds(&bed, 10, 31) && !holds(&bed, 11, 31));
     bed.reached = 1800;
-    assert!(stands(&bed, 10, 31), "and now it is noticed");
-    assert!(stands(&bed, 30, 31));
+    assert!(holds(&bed, 10, 31), "and now it is noticed");
+    assert!(holds(&bed, 30, 31));
 }
 
 #[tokio::test]

@@ -41,10 +41,10 @@ const ANSWERS_MAX: usize = 4096;
 /// `maxControlledAttrCacheSize`.
 const REMEMBERED_BYTES_MAX: usize = 10_000;
 
-/// Bytes of a path that is looked at; a longer one is answered 414. The longest path here has some fifty.
+/// Bytes of a path that is examined; a longer one is answered 414. The longest path here has some fifty.
 pub const PATH_BYTES_MAX: usize = 1024;
 
-/// How often certificates of authorities are looked up again.
+/// How often certificates of authorities are fetched again.
 const TRUST_REFRESHED_EVERY: Duration = Duration::from_secs(60);
 
 /// Somebody who asks.
@@ -283,7 +283,7 @@ impl Auth {
         &self.followed
     }
 
-    /// Looks up the authorities again and again; ends with the process.
+    /// Fetches the authorities again and again; ends with the process.
     pub async fn keep_fresh(self: Arc<Self>) {
         let mut complaint = reload::Complaint::default();
         loop {
@@ -298,7 +298,7 @@ impl Auth {
     /// Answers both questions.
     ///
     /// # Errors
-    /// With what the client is to be told.
+    /// What the client is answered.
     pub async fn check(&self, asked: &Asked<'_>) -> Result<User, Refused> {
         if asked.path.len() > PATH_BYTES_MAX {
             return Err(Refused::TooLong);

@@ -55,7 +55,7 @@ impl ServerReviews {
         )
         .await?;
         if tokens.is_none() {
-            tracing::warn!("no --authentication-kubeconfig: bearer tokens are not looked at");
+            tracing::warn!("no --authentication-kubeconfig: bearer tokens are not examined");
         }
         if access.is_none() {
             tracing::warn!(
@@ -76,7 +76,7 @@ impl ServerReviews {
         self.followed.clone()
     }
 
-    /// The client that looks up authorities in the cluster.
+    /// The client that reads authorities from the cluster.
     pub(super) fn lookup_client(&self) -> Option<Client> {
         self.tokens.clone()
     }

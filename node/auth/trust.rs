@@ -56,7 +56,7 @@ pub enum Error {
     Unreadable(#[from] Unreadable),
     /// The cluster's.
     #[error(
-        "client CAs can't be looked up in ConfigMap kube-system/extension-apiserver-authentication: {0}: grant the \
+        "client CAs can't be read from ConfigMap kube-system/extension-apiserver-authentication: {0}: grant the \
          role extension-apiserver-authentication-reader, or give --authentication-skip-lookup or \
          --authentication-tolerate-lookup-failure"
     )]
@@ -180,7 +180,7 @@ pub(super) struct Trust {
 /// A flag's file of authorities.
 type AuthorityFile = Reloaded<Authority, Error, 1>;
 
-/// What is trusted, looked up again from time to time.
+/// What is trusted, fetched again from time to time.
 pub(super) struct Trusted {
     now: ArcSwap<Trust>,
     clients: Option<AuthorityFile>,
@@ -209,7 +209,7 @@ impl Trusted {
             Err(Error::Lookup(why)) if options.tolerate_lookup_failure => {
                 tracing::warn!(
                     why,
-                    "client CAs could not be looked up in the cluster; going on without"
+                    "client CAs could not be read from the cluster; continuing without"
                 );
                 trusted.now.store(Arc::new(trusted.of_files()));
             }
@@ -245,7 +245,7 @@ impl Trusted {
             && !self.options.skip_lookup
             && let Some(client) = &self.client
         {
-            let data = look_up(client).await.map_err(Error::Lookup)?;
+            let data = lookup(client).await.map_err(Error::Lookup)?;
             fill(&mut trust, &data).map_err(Error::Lookup)?;
         }
         self.now.store(Arc::new(trust));
@@ -290,7 +290,7 @@ fn authority(flag: &'static str, path: Option<&Path>) -> Result<Option<Authority
     })
 }
 
-async fn look_up(client: &Client) -> Result<Value, String> {
+async fn lookup(client: &Client) -> Result<Value, String> {
     let request = http::Request::get(CONFIG_MAP)
         .body(Vec::new())
         .map_err(|why| why.to_string())?;

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_ages_while_the_pulse_is_heard_and_begins_anew_with_the_next() {
+    fn a_heartbeat_ages_while_the_pulse_is_heard_and_begins_again_with_the_next() {
         let bed = Bed::new();
         assert_eq!(bed.age("n1"), None);
         // Its own clock is an hour behind: that says nothing.
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_that_stands_still_ages_nobody_and_its_end_no_more_than_one_pulse() {
+    fn a_watch_that_is_stuck_ages_nobody_and_its_end_no_more_than_one_pulse() {
         let bed = Bed::new();
         bed.renewed("n1", 1);
         for second in 1..=10 {

@@ -3,7 +3,7 @@
 //!
 //! kube's own client speaks HTTP/1 alone: a TLS connection for each request in flight and each watch. Here
 //! requests share one connection per purpose. Watches, writes and Leases have one each, so that a burst of
-//! one never stands in the way of another.
+//! one never blocks another.
 
 use std::{
     fmt,
@@ -146,7 +146,7 @@ pub struct Exchange<'a> {
 pub enum ConnectError {
     /// rustls takes X.509 v3 alone.
     #[error(
-        "the client certificate {0} is X.509 version {1}, but only version 3 is supported: issue it anew as version 3 \
+        "the client certificate {0} is X.509 version {1}, but only version 3 is supported: issue it again as version 3 \
          (with openssl, any extension makes it one, as in -addext keyUsage=digitalSignature)"
     )]
     CertificateVersion(String, u32),
@@ -545,7 +545,7 @@ impl Api {
     }
 
     /// From now on nothing leaves this client and its clones but while the guard is open; the first guard
-    /// stands. To be called before the first request: how long the kernel may keep bytes is said where a
+    /// is. To be called before the first request: how long the kernel may keep bytes is said where a
     /// connection begins.
     pub fn guard(&self, guard: Arc<dyn Guard>) {
         self.inner.switch.guard.get_or_init(|| guard);
@@ -1034,7 +1034,7 @@ where
     Ok(service)
 }
 
-/// rustls refuses X.509 v1 with a message that names neither the file nor the remedy; so it is looked at
+/// rustls refuses X.509 v1 with a message that names neither the file nor the remedy; so it is examined
 /// before.
 fn check_client_certificate(config: &kube::Config) -> Result<(), ConnectError> {
     use rustls::pki_types::{CertificateDer, pem::PemObject as _};
@@ -1104,8 +1104,8 @@ pub(crate) fn read_status(code: StatusCode, headers: &HeaderMap, bytes: &[u8]) -
     status
 }
 
-/// The longest that a server's own word on when to come again is taken for: whoever it comes from (a proxy, a
-/// webhook's answer passed on) may say any number, and a key that waits for centuries is lost.
+/// The longest that a server's own word on when to come again is taken for, wherever it comes from (a proxy,
+/// a webhook's answer passed on) may say any number, and a key that waits for centuries is lost.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 
 /// So much is shown of an answer that is no `Status`.

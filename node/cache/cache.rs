@@ -30,7 +30,7 @@ use crate::{
 
 type Subscriber = Arc<dyn Fn(DynChange<'_>) + Send + Sync>;
 
-/// Objects that do not decode, or over which an index panics, are logged once each; so many are remembered
+/// Objects that do not decode, or over which an index panics, are logged once each; this many are remembered
 /// for that, and beyond it they are counted only.
 const TROUBLED_MAX: usize = 1000;
 
@@ -48,7 +48,7 @@ pub(crate) struct Slot {
     /// Held by the one run that writes to this slot.
     pub(crate) turn: tokio::sync::Mutex<()>,
     subscribers: ArcSwap<Vec<Subscriber>>,
-    /// Changes of a relist that subscribers have not been told of yet. They lie here, not in the task, so
+    /// Changes of a relist that subscribers have not been notified of yet. They lie here, not in the task, so
     /// that a watch which is stopped meanwhile and started again loses none.
     pending: Mutex<Vec<Pending>>,
     decode_errors: AtomicU64,
@@ -133,7 +133,7 @@ struct Condition {
 /// in it, not in a moment.
 const REFUSED_FOR: Duration = Duration::from_secs(2);
 /// Without an answer nobody knows whose fault it is. Upstream's garbage collector waits so long for what it
-/// can't list before it goes on without it.
+/// can't list before it continues without it.
 const UNANSWERED_FOR: Duration = Duration::from_secs(30);
 
 /// Since when a resource could not be followed.
@@ -221,9 +221,9 @@ impl Slot {
         }
     }
 
-    /// Tells all subscribers of a change that the store has applied, and of the version that the watch has
+    /// Notifies all subscribers of a change that the store has applied, and of the version that the watch has
     /// come to with it.
-    pub(crate) fn tell(&self, old: Option<&AnyObject>, new: Option<&AnyObject>, version: u64) {
+    pub(crate) fn notify(&self, old: Option<&AnyObject>, new: Option<&AnyObject>, version: u64) {
         let another = another(old, new);
         if let (Some(gone), Some(old)) = (&self.gone, old)
             && (another || new.is_none())
@@ -262,7 +262,7 @@ impl Slot {
         let subscribers = self.subscribers.load();
         for subscriber in subscribers.iter() {
             if another {
-                // The object was deleted and made again while nobody looked: that is two changes, not one.
+                // The object was deleted and made again while nobody watched: that is two changes, not one.
                 subscriber(change(old, None));
                 subscriber(change(None, new));
             } else {
@@ -312,8 +312,8 @@ impl Slot {
         }
     }
 
-    /// Tells subscribers of the next few changes that were put aside; whether there are more.
-    pub(crate) fn tell_some(&self, count: usize) -> bool {
+    /// Notifies subscribers of the next few changes that were put aside; whether there are more.
+    pub(crate) fn notify_some(&self, count: usize) -> bool {
         let (some, more) = {
             let mut pending = unpoisoned(self.pending.lock());
             let rest = pending.len().saturating_sub(count);
@@ -324,7 +324,7 @@ impl Slot {
             (some, rest > 0)
         };
         for (old, new) in some.iter().rev() {
-            self.tell(old.as_ref(), new.as_ref(), self.progress.version());
+            self.notify(old.as_ref(), new.as_ref(), self.progress.version());
         }
         more
     }
@@ -494,7 +494,7 @@ fn another(old: Option<&AnyObject>, new: Option<&AnyObject>) -> bool {
     }
 }
 
-/// So many uids of deleted objects are remembered, the newest: a cascade asks for them within seconds.
+/// This many uids of deleted objects are remembered, the newest: a cascade asks for them within seconds.
 const GONE_MAX: usize = 50_000;
 
 /// The uids of objects that were seen to be deleted.
@@ -532,13 +532,13 @@ pub(crate) enum Why {
     Unanswered,
 }
 
-/// How a resource's watch stands.
+/// The state of a resource's watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// The first list is not complete yet.
     Listing,
     /// All objects are there, and changes are followed. While the API server can't be reached this stays: the
-    /// age of the last event tells.
+    /// age of the last event shows.
     Complete,
     /// The server refuses: forbidden, or there is no such resource. It is asked again now and then. What was
     /// listed before is kept.
@@ -563,7 +563,7 @@ pub struct Stats {
     pub decode_errors: u64,
     /// Whether there has been a complete list.
     pub listed: bool,
-    /// How the watch stands.
+    /// The state of the watch.
     pub state: State,
     /// The last failure, until a watch is open again.
     pub trouble: Option<String>,
@@ -808,7 +808,7 @@ impl Cache {
     }
 
     /// Takes away a resource that is not served any more. Its run must have been dropped. Subscribers are
-    /// told that its objects are gone.
+    /// reported that its objects are gone.
     pub fn forget(&self, resource: &'static Resource) {
         let Some(slot) = self.found.load().get(resource).cloned() else {
             return;
@@ -818,7 +818,7 @@ impl Cache {
             fewer.remove(resource);
             fewer
         });
-        while slot.tell_some(usize::MAX) {}
+        while slot.notify_some(usize::MAX) {}
         for object in slot.store.list(None) {
             let meta = object.metadata();
             slot.store.remove(&meta.namespace, &meta.name);
@@ -851,7 +851,7 @@ impl Cache {
 
     /// Has a function called with every change of a resource, after the store has applied it and without any
     /// lock held. It is called by the watch's task and should only note what is to be done. Subscribe before
-    /// the watch runs: what was listed before is not told again. `false` if the resource is not watched.
+    /// the watch runs: what was listed before is not reported again. `false` if the resource is not watched.
     pub fn subscribe(
         &self,
         resource: &Resource,
@@ -869,7 +869,7 @@ impl Cache {
         true
     }
 
-    /// Watches a resource until it is dropped; it may be run again afterwards and goes on where it was. A
+    /// Watches a resource until it is dropped; it may be run again afterwards and continues where it was. A
     /// second run at the same time waits for the first to be dropped. For a resource that is not watched it
     /// only waits.
     pub fn run(
@@ -960,7 +960,7 @@ impl Cache {
     }
 
     /// Resolves when the object with this uid is deleted, replaced or begins to be deleted, as the store
-    /// shows then. What happened before is not heard of: call it, look at the store, and then await it. Cheap
+    /// shows then. What happened before is not heard of: call it, examine the store, and then await it. Cheap
     /// for many waiters; dropping it forgets it. For a resource that is not watched it resolves at once.
     pub fn wait_departed(
         &self,
@@ -993,7 +993,7 @@ impl Cache {
             .map_or(0, |slot| slot.progress.version())
     }
 
-    /// The newest version of an object of a resource that was listed or told of; 0 before the first.
+    /// The newest version of an object of a resource that was listed or reported; 0 before the first.
     pub fn newest(&self, resource: &Resource) -> u64 {
         self.slot(resource)
             .map_or(0, |slot| slot.newest.load(Ordering::Acquire))
@@ -1049,7 +1049,7 @@ impl Cache {
         self.slot(resource).map(|slot| slot.stats())
     }
 
-    /// About how many bytes a resource's objects take. Hundreds of them are looked at: nothing to ask each
+    /// About how many bytes a resource's objects take. Hundreds of them are examined: nothing to ask each
     /// second.
     pub fn approximate_bytes(&self, resource: &Resource) -> usize {
         self.slot(resource)

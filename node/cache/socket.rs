@@ -1,5 +1,5 @@
 //! The socket under a connection. Where there is a guard, it is asked at every write to the kernel: between a
-//! look at a replica's fence and the socket lie the queues of hyper and HTTP/2, and a process may be stopped
+//! examine a replica's fence and the socket lie the queues of hyper and HTTP/2, and a process may be stopped
 //! there.
 
 use std::{
@@ -64,9 +64,9 @@ pub(crate) struct Socket {
 impl Socket {
     /// Round a connection that has come about.
     pub(crate) fn new(tcp: TokioIo<TcpStream>, line: Arc<Line>) -> Self {
-        let in_hand = line.guard.get().map(|guard| guard.late_write_max());
-        if let Some(in_hand) = in_hand.filter(|in_hand| !in_hand.is_zero())
-            && let Err(error) = give_up_after(tcp.inner(), in_hand)
+        let late_write = line.guard.get().map(|guard| guard.late_write_max());
+        if let Some(late_write) = late_write.filter(|late_write| !late_write.is_zero())
+            && let Err(error) = give_up_after(tcp.inner(), late_write)
         {
             tracing::warn!(%error, "what a connection can't deliver will not be given up in time");
         }
@@ -87,8 +87,8 @@ impl Socket {
 
 /// Has the kernel break off a connection whose bytes were not acknowledged for so long.
 #[cfg(target_os = "linux")]
-fn give_up_after(tcp: &TcpStream, in_hand: Duration) -> io::Result<()> {
-    socket2::SockRef::from(tcp).set_tcp_user_timeout(Some(in_hand))
+fn give_up_after(tcp: &TcpStream, late_write: Duration) -> io::Result<()> {
+    socket2::SockRef::from(tcp).set_tcp_user_timeout(Some(late_write))
 }
 
 /// Elsewhere the pings of HTTP/2 do, later.

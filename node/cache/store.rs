@@ -1,7 +1,7 @@
 //! What one resource's watch has brought: the objects by namespace and name, the indexes over them, and how
 //! far the watch has come.
 //!
-//! One task writes, any number of threads read. The lock is held for one change or one look-up, never while
+//! One task writes, any number of threads read. The lock is held for one change or one lookup, never while
 //! somebody is called back, and a relist is put together outside it.
 
 use std::{
@@ -151,7 +151,7 @@ impl Content {
                     }
                 }
             }
-            // It had values when it came: no list may go on pointing to it.
+            // It had values when it came: no list may continue pointing to it.
             Err(_) => self.indexes.iter_mut().for_each(|lists| {
                 lists.retain(|_, places| {
                     places.retain(|other| *other != at);
@@ -238,7 +238,7 @@ fn owner(object: &dyn DynObject) -> impl Iterator<Item = Str> {
         .into_iter()
 }
 
-/// Whether an object surely has the values that it had: what no index can tell apart is not looked at twice.
+/// Whether an object surely has the values that it had: what no index can distinguish is not examined twice.
 fn is_indexed_alike(index: &Index, old: &AnyObject, new: &AnyObject) -> bool {
     let (old, new) = (old.metadata(), new.metadata());
     if index.name == Index::OWNER || index.name == Index::DEPENDENTS {
@@ -500,7 +500,7 @@ impl Progress {
 /// its caller.
 #[derive(Default)]
 pub(crate) struct Departures {
-    /// How many uids are waited for: looked at with each change, where there are none as a rule.
+    /// How many uids are waited for: examined with each change, where there are none as a rule.
     count: AtomicU64,
     waiting: Mutex<HashMap<Str, Vec<oneshot::Sender<()>>>>,
 }

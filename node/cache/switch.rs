@@ -37,7 +37,7 @@ pub struct Validity {
     pub ends: i64,
 }
 
-/// How a client stands to the server that has only refused it since: by 401, by TLS, or because its
+/// The state of a client to the server that has only refused it since: by 401, by TLS, or because its
 /// credentials can't be had. A connection that can't be made for another reason says nothing about
 /// credentials and is not counted.
 #[derive(Clone, Debug)]

@@ -41,7 +41,7 @@ pub struct Settings {
     pub watch_seconds: RangeInclusive<u64>,
     /// Objects in one page where lists can't be streamed.
     pub page_size: u32,
-    /// Between two looks at what tells only that nodes are alive, where metadata is all that is asked for.
+    /// Between two checks of what reports only that nodes are alive, where metadata is all that is asked for.
     pub heartbeat_rest: Duration,
     /// The longest time between two signs of life of the watch of Leases that counts as time in which it was
     /// live, where it is asked how old heartbeats are: longer than a rest and a few renewals of this
@@ -74,7 +74,7 @@ impl Default for Settings {
     }
 }
 
-/// Tells the newest renewal of this replica's own Lease: the version that it was given, and when its request
+/// Yields the newest renewal of this replica's own Lease: the version that it was given, and when its request
 /// was started. What a watch of Leases has brought up to that version holds all that had happened by then; a
 /// gap between two events proves nothing, since a slow server leaves gaps in what is overdue too.
 #[derive(Clone, Default)]
@@ -106,7 +106,7 @@ impl std::fmt::Debug for Renewed {
 const WATCH_TIME_MIN: Duration = Duration::from_secs(1);
 
 /// A server that gives no answer at all is asked again this soon, however long it has been away. All watches
-/// share one attempt to connect, and each goes on where it stood: it costs little, and the end of an outage
+/// share one attempt to connect, and each continues where it stood: it costs little, and the end of an outage
 /// is not slept through. Lists, which may be what it broke under, wait as after any failure.
 /// Nor does the outage count afterwards: a server that has just started forbids everything until it has read
 /// its roles.
@@ -120,16 +120,16 @@ const STRIKES_MAX: u32 = 3;
 /// double.
 const THROTTLED_MAX: u32 = 10;
 
-/// Changes that subscribers are told of, and events that are taken, before other tasks get their turn.
+/// Changes that subscribers are notified of, and events that are taken, before other tasks get their turn.
 const TURN: usize = 256;
 
 /// Until a watch has begun. Longer than the server's own bound on beginning one.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Whether a resource is rewritten all the time only to say that somebody is alive: each node renews a Lease
-/// every ten seconds. Whoever asks for its metadata alone doesn't care when, and a hundred nodes would wake a
-/// replica at rest ten times a second. So its watch ends when it has caught up, and goes on from there after
-/// [`Settings::heartbeat_rest`]. Who asks how old heartbeats are gets them late by as much.
+/// every ten seconds. One that asks for its metadata alone doesn't care when, and a hundred nodes would wake
+/// a replica at rest ten times a second. So its watch ends when it has caught up, and continues from there
+/// after [`Settings::heartbeat_rest`]. Who asks how old heartbeats are gets them late by as much.
 fn is_heartbeat(resource: &Resource) -> bool {
     is_pulse(resource)
 }
@@ -137,7 +137,7 @@ fn is_heartbeat(resource: &Resource) -> bool {
 /// A watch of heartbeats that has come to the renewal of the own Lease that was the newest when it was opened
 /// has caught up once nothing comes for so long …
 const HEARTBEAT_GAP: Duration = Duration::from_millis(20);
-/// … or once it was followed for so long: there are so many nodes that something always comes.
+/// … or once it was followed for so long: there are enough nodes that something always comes.
 const HEARTBEATS_FOLLOWED: Duration = Duration::from_secs(1);
 
 /// Where no projection exists, metadata is all that is asked for; in this form the server has it of every
@@ -256,7 +256,7 @@ impl Course {
             },
             End::Failed(error) if error.is_resource_version_too_large() => {
                 // This server has not seen what another has shown, or its history was set back: only a
-                // consistent list tells.
+                // consistent list shows.
                 self.relist = true;
                 self.backoff(settings, random)
             }
@@ -324,7 +324,7 @@ fn why(error: &ApiError) -> Why {
 /// Watches one resource for ever.
 pub(crate) async fn run(slot: &Slot, api: &Api) -> Infallible {
     let _turn = slot.turn.lock().await;
-    tell_all(slot).await;
+    notify_all(slot).await;
     let mut course = Course::default();
     loop {
         let mut ask = course.ask(slot.progress.version());
@@ -366,7 +366,7 @@ pub(crate) async fn run(slot: &Slot, api: &Api) -> Infallible {
             End::Failed(error) => slot.failed(ask.verb(), &error.to_string(), why(error)),
             // The server sends no bookmarks for a resource in which nothing has happened since it started.
             End::Silent if slot.resource.metadata_only && !session.progressed => {
-                tracing::debug!(resource = %slot.resource.id(), "nothing was heard, watched anew");
+                tracing::debug!(resource = %slot.resource.id(), "nothing was heard, watched again");
             }
             End::Silent => {
                 slot.failed(
@@ -398,9 +398,9 @@ pub(crate) async fn run(slot: &Slot, api: &Api) -> Infallible {
     }
 }
 
-/// Tells subscribers of all changes that were put aside, a few at a time.
-async fn tell_all(slot: &Slot) {
-    while slot.tell_some(TURN) {
+/// Notifies subscribers of all changes that were put aside, a few at a time.
+async fn notify_all(slot: &Slot) {
+    while slot.notify_some(TURN) {
         tokio::task::yield_now().await;
     }
 }
@@ -583,7 +583,7 @@ impl Session<'_> {
         }
     }
 
-    /// Puts a complete list into the place of what was there, and tells what has changed.
+    /// Puts a complete list into the place of what was there, and reports what has changed.
     async fn complete(&mut self, version: u64) {
         let slot = self.slot;
         let Some(mut content) = self.gathered.take() else {
@@ -595,7 +595,7 @@ impl Session<'_> {
             .all()
             .map(|object| object.metadata().resource_version)
             .max();
-        // No await between these: whoever stops the watch stops it before or after all of them.
+        // No await between these: one that stops the watch stops it before or after all of them.
         slot.begin_history(version, &changes);
         slot.put_aside(changes);
         slot.digest(|digest| *digest = Digest::of(content.all(), version));
@@ -604,7 +604,7 @@ impl Session<'_> {
         slot.progress.reach(version);
         slot.listed();
         self.listed = true;
-        tell_all(slot).await;
+        notify_all(slot).await;
     }
 
     /// Takes one frame of a watch.
@@ -651,7 +651,7 @@ impl Session<'_> {
     }
 
     /// Adds an object to a list. One that does not decode stays as it was when it last did: it exists, and
-    /// whoever took it for gone would make another.
+    /// one that took it for gone would make another.
     fn gather(&self, gathered: &mut Content, object: Result<AnyObject, (Key, u64)>) {
         let indexes = &self.slot.store.indexes;
         match object {
@@ -692,7 +692,7 @@ impl Session<'_> {
                         slot.digest(|digest| digest.change(old.as_ref(), Some(&object), version));
                         slot.no_trouble(|| Key::of_meta(object.metadata()));
                         slot.trace(old.as_ref(), &object, version);
-                        slot.tell(old.as_ref(), Some(&object), version);
+                        slot.notify(old.as_ref(), Some(&object), version);
                     }
                     Err(panic) => {
                         self.not_indexed(&object, &panic);
@@ -706,7 +706,7 @@ impl Session<'_> {
                 let old = slot.store.remove(&meta.namespace, &meta.name);
                 let version = meta.resource_version;
                 slot.digest(|digest| digest.change(old.as_ref(), None, version));
-                slot.tell(Some(old.as_ref().unwrap_or(&object)), None, version);
+                slot.notify(Some(old.as_ref().unwrap_or(&object)), None, version);
                 version
             }
             (Err((_, version)), false) => version,
@@ -714,7 +714,7 @@ impl Session<'_> {
                 slot.remember(&key.namespace, &key.name);
                 if let Some(old) = slot.store.remove(&key.namespace, &key.name) {
                     slot.digest(|digest| digest.change(Some(&old), None, version));
-                    slot.tell(Some(&old), None, version);
+                    slot.notify(Some(&old), None, version);
                 }
                 version
             }
@@ -723,7 +723,7 @@ impl Session<'_> {
         self.reach(version);
     }
 
-    /// After the subscribers were told, so that who waits for the version finds its keys woken already.
+    /// After the subscribers were notified, so that who waits for the version finds its keys woken already.
     fn reach(&mut self, version: u64) {
         self.progressed = true;
         if version != NOT_COMPARABLE && version > self.slot.progress.version() {

@@ -943,7 +943,7 @@ fn the_schema_accepts_what_is_read_and_refuses_what_is_not() {
             *at = value.clone();
             let read = shape.read(&document).is_ok();
             let formed = conforms(&schema, &document);
-            // A pattern is not looked at here, and of two halves the second needs the first.
+            // A pattern is not examined here, and of two halves the second needs the first.
             let is_text = value.is_string() || matches!(leaf, Leaf::Second(_));
             assert!(
                 read == formed || (is_text && formed),

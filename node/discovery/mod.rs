@@ -2,7 +2,7 @@
 //!
 //! Discovery is read at the start, every 30 s, and at once when a CRD or an APIService changes; after such a
 //! change a few times more, since the server shows the new resource only some time after the object. A group
-//! that can't be read keeps its watches and is told of; nothing else waits for it, and no controller's start
+//! that can't be read keeps its watches and is reported; nothing else waits for it, and no controller's start
 //! waits for any of this.
 
 use std::{
@@ -37,8 +37,8 @@ const AFTER_CHANGE: [Duration; 7] = [
     Duration::from_secs(8),
     Duration::from_secs(15),
 ];
-/// How often it is looked whether a first list has ended.
-const LOOK: Duration = Duration::from_millis(100);
+/// How often it is checked whether a first list has ended.
+const POLL: Duration = Duration::from_millis(100);
 /// Scans for keys of resources that have just been listed are at least this far apart.
 const SCAN_SPACING: Duration = Duration::from_secs(1);
 /// Documents that are read at once where the server does not aggregate.
@@ -49,7 +49,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 const ACCEPT_AGGREGATED: &str =
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
 
-/// How discovery stands.
+/// The state of discovery.
 #[derive(Default)]
 pub struct Discovery {
     state: Mutex<State>,
@@ -160,8 +160,8 @@ pub async fn follow(discovery: Arc<Discovery>, shared: Arc<Shared>, cache: Arc<C
                 due = AFTER_CHANGE.iter().map(|after| now + *after).collect();
                 continue;
             }
-            () = tokio::time::sleep(LOOK), if watches.waits() => {
-                watches.look();
+            () = tokio::time::sleep(POLL), if watches.waits() => {
+                watches.read();
                 if Instant::now() < next {
                     continue;
                 }
@@ -196,7 +196,7 @@ pub async fn follow(discovery: Arc<Discovery>, shared: Arc<Shared>, cache: Arc<C
                 if !served.failures.is_empty() {
                     watches.count_trouble();
                 }
-                tell_failures(&last, &served);
+                report_failures(&last, &served);
                 let generation = cache.serves().generation + 1;
                 let (catalogue, without_room) =
                     parse::catalogue(&served, &cache.whole(), generation);
@@ -227,7 +227,7 @@ fn set_outdated(cache: &Cache, why: Option<Str>) {
     }
 }
 
-fn tell_failures(before: &parse::Served, now: &parse::Served) {
+fn report_failures(before: &parse::Served, now: &parse::Served) {
     for (name, why) in &now.failures {
         if before.failures.get(name) != Some(why) {
             tracing::warn!(group_version = %name, "discovery of a group fails, its resources alone are held back: {why}");
@@ -334,9 +334,9 @@ impl Watches {
         !self.listing.is_empty()
     }
 
-    /// What was listed meanwhile is scanned for keys: while it was not, nobody could tell whether an owner is
+    /// What was listed meanwhile is scanned for keys: while it was not, nobody could know whether an owner is
     /// there.
-    fn look(&mut self) {
+    fn read(&mut self) {
         let now = Instant::now();
         if self.scanned.is_some_and(|at| now < at + SCAN_SPACING) {
             return;

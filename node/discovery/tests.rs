@@ -90,7 +90,7 @@ fn aggregated_documents_show_every_version_and_prefer_the_projection_then_the_fi
 }
 
 #[test]
-fn a_server_that_does_not_aggregate_is_told_by_its_document() {
+fn a_server_that_does_not_aggregate_is_reported_by_its_document() {
     let mut served = Served::default();
     assert!(aggregated(br#"{"kind":"APIVersions","versions":["v1"]}"#, &mut served).is_none());
     assert!(aggregated(b"not json", &mut served).is_none());

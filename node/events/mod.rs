@@ -18,8 +18,8 @@ pub mod outbox;
 #[cfg(test)]
 mod tests;
 
-/// As many different messages of one object and reason within [`FOLD_INTERVAL`] are told apart; further ones
-/// are folded.
+/// As many different messages of one object and reason within [`FOLD_INTERVAL`] are distinguished; further
+/// ones are folded.
 pub const FOLD_AFTER: usize = 10;
 /// How long an event counts as similar to the one before.
 pub const FOLD_INTERVAL: Duration = Duration::from_secs(600);
@@ -30,8 +30,8 @@ pub const SPAM_REFILL_SECS: f64 = 300.0;
 /// Entries of each memory; the one not used for longest goes first.
 pub const REMEMBERED_MAX: usize = 4096;
 
-/// What is remembered by: a hash of all that tells events apart, instead of their texts, which would be most
-/// of a busy fleet's memory of events. That two meet in 128 bits is not to be expected in the life of a
+/// What is remembered by: a hash of all that distinguishes events, instead of their texts, which would be
+/// most of a busy fleet's memory of events. That two meet in 128 bits is not to be expected in the life of a
 /// cluster; the one would then be counted up as the other.
 type Id = u128;
 
@@ -150,14 +150,14 @@ impl Correlator {
             fold.messages.clear();
         }
         fold.last = monotonic;
-        let told = id(&event.message);
-        if !fold.messages.contains(&told) {
-            fold.messages.push(told);
+        let reported = id(&event.message);
+        if !fold.messages.contains(&reported) {
+            fold.messages.push(reported);
         }
         let folded = fold.messages.len() >= FOLD_AFTER;
         let (same, message) = if folded {
-            // The set does not grow, and what it still holds is told apart when it recurs. Upstream leaves it
-            // to chance which one goes; here it is the oldest.
+            // The set does not grow, and what it still holds is distinguished when it recurs. Upstream leaves
+            // it to chance which one goes; here it is the oldest.
             fold.messages.remove(0);
             (
                 id(&(similar, None::<&str>)),

@@ -130,7 +130,7 @@ mod tests {
         assert!(outbox.push(send("a", 2, true), 2));
         let (_, sent, with) = outbox.take().unwrap();
         assert_eq!(sent, send("a", 2, false));
-        assert_eq!(with, 2, "it goes on behalf of the later one");
+        assert_eq!(with, 2, "it is sent on behalf of the later one");
     }
 
     #[test]

@@ -85,25 +85,25 @@ fn many_different_messages_are_folded_into_one() {
         .unwrap();
     assert_eq!(
         later.body["message"], "Created pod: late",
-        "after ten minutes they are told apart again"
+        "after ten minutes they are distinguished again"
     );
 }
 
 #[test]
-fn what_was_told_apart_before_the_flood_is_told_apart_when_it_recurs() {
+fn what_was_distinguished_before_the_flood_is_distinguished_when_it_recurs() {
     let mut correlator = Correlator::new("x");
-    let mut tell = |number: usize| {
+    let mut record = |number: usize| {
         let event = event("web", &format!("Created pod: {number}"));
         correlator.correlate(&event, now(), secs(0)).unwrap().body
     };
     for number in 0..FOLD_AFTER {
-        tell(number);
+        record(number);
     }
-    let again = tell(FOLD_AFTER - 2);
+    let again = record(FOLD_AFTER - 2);
     assert_eq!(again["message"], "Created pod: 8");
     assert_eq!(again["count"], 2);
     // One of them was given up to make room: it counts as the next of many.
-    let given_up = tell(0);
+    let given_up = record(0);
     assert_eq!(
         given_up["message"],
         "(combined from similar events): Created pod: 0"

@@ -1,4 +1,4 @@
-//! `/healthz`, `/livez`, `/readyz`: named checks, with what is wrong told.
+//! `/healthz`, `/livez`, `/readyz`: named checks, with what is wrong reported.
 
 use std::{
     collections::HashSet,
@@ -32,18 +32,18 @@ impl Kind {
     }
 }
 
-/// Tells what is wrong, if anything is. Called at each request: it must be quick.
+/// Reports what is wrong, if anything is. Called at each request: it must be quick.
 pub type Check = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 struct Named {
     name: String,
-    /// Told in `?verbose` where the check has passed.
+    /// Reported in `?verbose` where the check has passed.
     says: Option<Says>,
     check: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
     kinds: Vec<Kind>,
 }
 
-/// Says how something stands that is neither well nor ill.
+/// A state that is neither well nor ill.
 pub type Says = Arc<dyn Fn() -> String + Send + Sync>;
 /// Lines of what is wrong without harm to the whole.
 pub type Note = Box<dyn Fn() -> Vec<String> + Send + Sync>;
@@ -52,7 +52,7 @@ pub type Note = Box<dyn Fn() -> Vec<String> + Send + Sync>;
 pub struct Health {
     checks: RwLock<Vec<Named>>,
     notes: RwLock<Vec<(Kind, Note)>>,
-    /// Checks that failed at the last look. Bound: as many as there are checks and paths.
+    /// Checks that failed at the last check. Bound: as many as there are checks and paths.
     failed: Mutex<HashSet<(&'static str, String)>>,
     metrics: Arc<Metrics>,
 }
@@ -91,7 +91,7 @@ impl Report {
         }
     }
 
-    /// Whether `ok` is all there is to say: a failure is always told at length.
+    /// Whether `ok` is all there is to say: a failure is always reported at length.
     pub(super) fn is_brief(&self, verbose: bool) -> bool {
         self.healthy && !verbose
     }
@@ -154,8 +154,8 @@ impl Health {
         });
     }
 
-    /// Adds a line to what `?verbose` tells on some paths; it never fails.
-    pub fn tell(
+    /// Adds a line to what `?verbose` reports on some paths; it never fails.
+    pub fn describe(
         &self,
         name: impl Into<String>,
         says: Box<dyn Fn() -> String + Send + Sync>,

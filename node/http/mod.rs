@@ -1,4 +1,4 @@
-//! The secure port: health, metrics, configuration, and what goes on inside.
+//! The secure port: health, metrics, configuration, and what happens inside.
 //!
 //! It listens before anything is owned, so that probes and scrapes see a replica from its first second. Every
 //! request passes [`Auth`]; connections, headers, bodies and times are bounded.
@@ -71,7 +71,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// Quiet HTTP/2 connections are asked for a sign of life.
 const PING_EVERY: Duration = Duration::from_secs(30);
 
-/// How long open connections may go on at the end.
+/// How long open connections may continue at the end.
 const GOODBYE_MAX: Duration = Duration::from_secs(2);
 
 /// Why the port can't be served.
@@ -102,7 +102,7 @@ pub enum Error {
     },
 }
 
-/// What goes on inside, as `/debug/shards` and `/debug/explain` tell it.
+/// What happens inside, as `/debug/shards` and `/debug/explain` show it.
 pub trait Debug: Send + Sync + 'static {
     /// Members, ranges, epochs, queue depths.
     fn shards(&self) -> Value;
@@ -270,7 +270,7 @@ impl Server {
         self.listener.local_addr()
     }
 
-    /// Answers until told to stop, then lets open requests end for two seconds.
+    /// Answers until stopped, then lets open requests end for two seconds.
     ///
     /// # Errors
     /// TLS flags that don't go together.
@@ -394,7 +394,7 @@ async fn talk(
         from: Some(from.to_canonical()),
         certificates: Arc::new(certificates),
     };
-    // hyper waits without end for the bytes that tell HTTP/1 from HTTP/2.
+    // hyper waits without end for the bytes that distinguish HTTP/1 from HTTP/2.
     let mut stream = BufReader::with_capacity(FIRST_READ_BYTES, stream);
     match tokio::time::timeout(FIRST_BYTE_MAX, stream.fill_buf()).await {
         Ok(Ok([_, ..])) => {}
@@ -696,7 +696,7 @@ async fn health_of(
     plain(answer.code(), text)
 }
 
-/// Whether somebody may get a single check, which tells its reason. Strangers are not asked about: a probe
+/// Whether somebody may get a single check, which reports its reason. Strangers are not asked about: a probe
 /// must not cost a question to the API server.
 async fn may_see_reasons(sources: &Sources, kind: Kind, caller: &Caller) -> bool {
     let path = format!("/{}/ping", kind.name());
@@ -922,7 +922,7 @@ async fn unhappy(
     shown(answer, "/debug/unhappy")
 }
 
-/// Changes who owns a range; whoever may `post` the path may do so.
+/// Changes who owns a range; one that may `post` the path may do so.
 async fn move_range(
     State(sources): Shared,
     Extension(caller): Extension<Caller>,

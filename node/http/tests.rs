@@ -138,7 +138,7 @@ async fn ask(
 }
 
 #[tokio::test]
-async fn every_path_answers_as_upstream_or_as_told() {
+async fn every_path_answers_as_upstream_or_as_asked() {
     let sources = sources(&["--disabled-metrics=process_open_fds"]);
     const TEXT: &str = "text/plain; charset=utf-8";
     const JSON: &str = "application/json";
@@ -333,10 +333,11 @@ async fn a_failing_check_is_named_with_its_reason_and_counted() {
         .health
         .register("watch pods", Box::new(check), &[Kind::Readyz]);
     let ready = async |path| ask(&sources, "GET", path, Some("good"), "").await;
-    let told = "[+]leases ok\n[-]watch pods failed: list pods is forbidden\nreadyz check failed\n";
+    let reported =
+        "[+]leases ok\n[-]watch pods failed: list pods is forbidden\nreadyz check failed\n";
     for path in ["/readyz", "/readyz?verbose"] {
         let (code, _, text) = ready(path).await;
-        assert_eq!((code, text.as_str()), (500, told), "{path}");
+        assert_eq!((code, text.as_str()), (500, reported), "{path}");
     }
     assert_eq!(sources.health.failing(Kind::Readyz).len(), 1);
     assert_eq!(
@@ -431,7 +432,7 @@ async fn over_tls(address: SocketAddr, dir: &std::path::Path, request: &str) -> 
 }
 
 #[tokio::test]
-async fn the_port_speaks_tls_and_ends_when_told() {
+async fn the_port_speaks_tls_and_ends_when_asked() {
     let dir = std::env::temp_dir().join(format!("manifold-port-{}", uuid::Uuid::new_v4()));
     let given = format!("--cert-dir={}", dir.display());
     let (address, stop, task) = started(sources(&[&given])).await;
@@ -451,7 +452,7 @@ async fn the_port_speaks_tls_and_ends_when_told() {
     );
     let answer = over_tls(address, &dir, &long).await;
     assert!(!answer.starts_with("HTTP/1.1 200"), "{answer}");
-    // What is no TLS is cut off, and the port goes on.
+    // What is no TLS is cut off, and the port continues.
     let mut plain = TcpStream::connect(address).await.unwrap();
     plain.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
     let mut rest = Vec::new();
@@ -471,7 +472,7 @@ async fn the_port_speaks_tls_and_ends_when_told() {
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_is_told_with_its_address() {
+async fn a_port_that_is_taken_is_reported_with_its_address() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut serving = options(&[]).serving.clone();
     serving.address = taken.local_addr().unwrap();
@@ -489,7 +490,7 @@ async fn a_stranger_learns_which_check_fails_and_not_why() {
     sources
         .health
         .register("watch-secrets", Box::new(secret), &[Kind::Readyz]);
-    sources.health.tell(
+    sources.health.describe(
         "server-fence",
         Box::new(|| "on".to_owned()),
         &[Kind::Readyz],

@@ -28,8 +28,8 @@ use rustls::{
 use super::Error;
 use crate::options::{NamedCertificate, ServingOptions};
 
-/// How often files are looked at.
-const LOOKED_AT_EVERY: Duration = Duration::from_secs(10);
+/// How often files are examined.
+const READ_EVERY: Duration = Duration::from_secs(10);
 
 /// The name under which a self-signed certificate is kept in `--cert-dir`.
 const PAIR: &str = "manifold";
@@ -127,10 +127,7 @@ impl Certificates {
         if matches!(self.default, Source::Made(_)) && self.named.is_empty() {
             return;
         }
-        reload::follow("the serving certificates", LOOKED_AT_EVERY, || {
-            self.refresh()
-        })
-        .await;
+        reload::follow("the serving certificates", READ_EVERY, || self.refresh()).await;
     }
 
     /// Whether any has changed. One that can't be used does not keep the others from being read.

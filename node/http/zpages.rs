@@ -16,7 +16,7 @@ const TEXT: &str = "text/plain; charset=utf-8";
 /// In upstream's order, which is that of preference where the client has none.
 const ACCEPTED: &str = "application/json, application/yaml, text/plain";
 
-/// How upstream's component is called: what reads these pages looks for it.
+/// How upstream's component is called: readers of these pages search for it.
 const COMPONENT: &str = "kube-controller-manager";
 
 const NOT_FOR_MACHINES: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting \

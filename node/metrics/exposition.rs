@@ -1,7 +1,7 @@
 //! From OpenMetrics, which prometheus-client writes, to the older Prometheus text format, which upstream
 //! serves.
 //!
-//! The two differ where dashboards and alerts look: a counter's family is named with its `_total`, no full
+//! The two differ in what dashboards and alerts read: a counter's family is named with its `_total`, no full
 //! stop is added to the help text, `le` is the last label and reads as Go writes numbers (`1`, `1e-08`),
 //! there are no units and no end mark. Series come sorted, so that two scrapes can be compared line by line.
 

@@ -1,4 +1,4 @@
-//! What the process tells Prometheus, under upstream's names wherever upstream has one.
+//! What the process exports to Prometheus, under upstream's names wherever upstream has one.
 //!
 //! Everything is counted with atomics through handles that are fetched once ([`Metrics::queue`],
 //! [`Metrics::controller`], [`Metrics::cache`], [`Metrics::client`]), so that counting costs nanoseconds and
@@ -210,11 +210,11 @@ pub struct Metrics {
     healthcheck: Gauges<2>,
     healthchecks: Counters<3>,
     queues: Mutex<BTreeMap<&'static str, Arc<QueueMetrics>>>,
-    look: OnceLock<Look>,
+    refresh: OnceLock<Refresh>,
 }
 
 /// Brings gauges that nobody pushes up to date.
-type Look = Box<dyn Fn(&Metrics) + Send + Sync>;
+type Refresh = Box<dyn Fn(&Metrics) + Send + Sync>;
 
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -256,7 +256,7 @@ impl Metrics {
             healthcheck,
             healthchecks,
             queues: Mutex::default(),
-            look: OnceLock::new(),
+            refresh: OnceLock::new(),
         })
     }
 
@@ -471,8 +471,8 @@ impl Metrics {
         self.families.fence_remaining.set(seconds(remaining));
     }
 
-    /// The part of `--kube-api-qps` that this replica may use now, and what the API server's back-pressure has
-    /// left of it, both of 1.
+    /// The part of `--kube-api-qps` that this replica may use now, and what the API server's back-pressure
+    /// has left of it, both of 1.
     pub fn api_budget(&self, scale: f64, pressure: f64) {
         self.families.api_budget.set(scale);
         self.families.api_back_pressure.set(pressure);
@@ -645,18 +645,18 @@ impl Metrics {
     pub fn encode_without(&self, disabled: &[String]) -> String {
         let now = Instant::now();
         let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        queues.values().for_each(|queue| queue.look(now));
+        queues.values().for_each(|queue| queue.read(now));
         drop(queues);
-        if let Some(look) = self.look.get() {
-            look(self);
+        if let Some(read) = self.refresh.get() {
+            read(self);
         }
         text(&self.registry, disabled, &self.declared.bare)
     }
 
     /// Has gauges that nobody pushes brought up to date whenever they are asked for, and only then: a replica
     /// at rest spends nothing on them. The first to say how stays.
-    pub fn look_with(&self, look: impl Fn(&Self) + Send + Sync + 'static) {
-        let _already = self.look.set(Box::new(look));
+    pub fn refresh_with(&self, read: impl Fn(&Self) + Send + Sync + 'static) {
+        let _already = self.refresh.set(Box::new(read));
     }
 
     /// `/metrics/slis`.
@@ -1003,7 +1003,7 @@ fn families(on: &mut Registering) -> Families {
 fn build_info(on: &mut Registering) {
     let info: Gauges<9> = on.gauges(
         "kubernetes_build_info",
-        "Always 1; the labels tell what was built and for which platform.",
+        "Always 1; the labels say what was built and for which platform.",
     );
     info.get_or_create(&[
         ("build_date", "".into()),
@@ -1023,7 +1023,7 @@ fn build_info(on: &mut Registering) {
 fn registered(on: &mut Registering) {
     let info: Gauges<4> = on.gauges(
         "version_info",
-        "Always 1; the labels tell the Kubernetes version that is built, emulated, and the oldest that is compatible.",
+        "Always 1; the labels say the Kubernetes version that is built, emulated, and the oldest that is compatible.",
     );
     info.get_or_create(&[
         ("component", "kube".into()),
@@ -1141,7 +1141,7 @@ impl QueueMetrics {
     }
 
     /// Brings the two gauges that grow by themselves up to date.
-    fn look(&self, now: Instant) {
+    fn read(&self, now: Instant) {
         let in_flight = self
             .in_flight
             .lock()
@@ -1280,7 +1280,7 @@ impl ControllerMetrics {
         self.wake_panics.inc();
     }
 
-    /// So many keys more are quarantined, or fewer.
+    /// This many keys more are quarantined, or fewer.
     pub fn quarantined(&self, more: i64) {
         self.quarantined.inc_by(more);
     }

@@ -254,7 +254,7 @@ fn value(text: &str, series: &str) -> f64 {
 }
 
 #[test]
-fn what_the_process_was_started_with_is_told_by_upstream_s_metrics() {
+fn what_the_process_was_started_with_is_reported_by_upstream_s_metrics() {
     let text = used().encode();
     for (series, expected) in [
         (
@@ -492,7 +492,7 @@ fn the_same_name_gives_the_same_queue() {
 }
 
 #[test]
-fn health_checks_are_told_by_slis() {
+fn health_checks_are_reported_by_slis() {
     let metrics = Metrics::new(&crate::registry::descriptors());
     metrics.health_checked("leases", "readyz", true);
     metrics.health_checked("leases", "readyz", false);

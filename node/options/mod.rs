@@ -24,7 +24,7 @@ use crate::{
 /// The largest number of ranges: a range Lease is one object, and each replica watches all of them.
 const RANGES_MAX: i64 = 4096;
 
-/// The deadline to renew must exceed so many retry periods, as upstream asks of its leader election: the
+/// The deadline to renew must exceed this many retry periods, as upstream asks of its leader election: the
 /// period is drawn out by jitter.
 const RETRY_JITTER: f64 = 1.2;
 
@@ -91,7 +91,7 @@ pub struct ServingOptions {
 pub struct AuthenticationOptions {
     /// With the right to create TokenReviews.
     pub kubeconfig: Option<PathBuf>,
-    /// Do not look up client CAs in the cluster.
+    /// Do not read client CAs from the cluster.
     pub skip_lookup: bool,
     /// Start also where the lookup fails.
     pub tolerate_lookup_failure: bool,
@@ -165,7 +165,7 @@ pub struct FleetOptions {
     pub renew_deadline: Duration,
     /// How often a replica renews.
     pub retry_period: Duration,
-    /// Begin as soon as so many are there.
+    /// Begin as soon as this many are there.
     pub expected_replicas: Option<usize>,
     /// Begin when none has come or gone for so long.
     pub settle_time: Duration,
@@ -187,8 +187,8 @@ pub struct FleetOptions {
     pub peer_transport: PeerTransport,
     /// Whether the number of a controller's workers grows beyond upstream's default while keys wait.
     pub adapts_workers: bool,
-    /// Whether `--kube-api-qps` and `--kube-api-burst` are the fleet's and divided among its replicas; else each
-    /// replica has them.
+    /// Whether `--kube-api-qps` and `--kube-api-burst` are the fleet's and divided among its replicas; else
+    /// each replica has them.
     pub divides_api_budget: bool,
     /// Whether the API server fences.
     pub server_fence: ServerFenceMode,
@@ -262,7 +262,7 @@ fn route_ip() -> Option<IpAddr> {
     })
 }
 
-/// Everything that the node is told at start.
+/// The node's configuration.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// How to speak with the API server.
@@ -281,7 +281,7 @@ pub struct Options {
     pub time_zone: Option<HostZone>,
     /// The fleet.
     pub fleet: FleetOptions,
-    /// Namespace and name of the Pod that this process runs in, as far as it was told.
+    /// Namespace and name of the Pod that this process runs in, as far as it is known.
     pub pod: Option<(String, String)>,
     /// Logs.
     pub logging: LoggingOptions,
@@ -289,7 +289,7 @@ pub struct Options {
     pub tracing_config_file: Option<PathBuf>,
     /// Each controller acts as a service account of its own.
     pub use_service_account_credentials: bool,
-    /// Every object is looked at again after a random time between this and its double.
+    /// Every object is examined again after a random time between this and its double.
     pub min_resync_period: Duration,
     /// Pause between the starts of two controllers.
     pub controller_start_interval: Duration,

@@ -98,7 +98,7 @@ fn the_first_entry_that_names_a_controller_decides() {
 }
 
 #[test]
-fn what_cannot_be_is_told_with_the_remedy() {
+fn what_cannot_be_is_reported_with_the_remedy() {
     for (words, part) in [
         (
             &["--controllers=foo"][..],

@@ -146,7 +146,7 @@ impl Queue {
         }
     }
 
-    /// Adds a key when `due` has come; an earlier time stands.
+    /// Adds a key when `due` has come; an earlier time counts.
     pub fn add_at(&mut self, key: &Key, due: Monotonic) {
         let entry = self.entries.entry(key.clone()).or_default();
         match entry.due {

@@ -130,11 +130,11 @@ fn each_registered_controller_backs_off_as_upstream_s_queue_does() {
         ("cloud-node-lifecycle-controller", 1_000, 5_000),
         ("endpointslice-controller", 1_000, 1_000_000),
         ("endpointslice-mirroring-controller", 1_000, 100_000),
-        // Upstream looks again each sync period whatever happened; here only the bound is that.
+        // Upstream checks again each sync period whatever happened; here only the bound is that.
         ("horizontal-pod-autoscaler-controller", 5, 15_000),
         ("job-controller", 1_000, 60_000),
         ("namespace-controller", 5, 60_000),
-        // Upstream looks at each node once a period, whatever failed.
+        // Upstream examines each node once a period, whatever failed.
         ("node-lifecycle-controller", 5, 5_000),
         // Upstream has no queue but a period.
         ("node-route-controller", 1_000, 10_000),
@@ -168,7 +168,7 @@ fn each_registered_controller_backs_off_as_upstream_s_queue_does() {
 }
 
 #[test]
-fn the_earlier_of_two_timers_stands() {
+fn the_earlier_of_two_timers_counts() {
     let mut queue = Queue::default();
     queue.add_at(&key("a"), at(100));
     queue.add_at(&key("a"), at(50));

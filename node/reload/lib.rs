@@ -113,7 +113,7 @@ struct Held<T, const N: usize> {
 
 /// What `N` files make together, made again when one of them changes. Where the new content can't be read or
 /// used, the value before it stays; so a pair of certificate and key that is read while only one of the two
-/// has been replaced is refused by `build` and taken at a later look.
+/// has been replaced is refused by `build` and taken at a later check.
 pub struct Reloaded<T, E, const N: usize> {
     paths: [PathBuf; N],
     build: Build<T, E, N>,

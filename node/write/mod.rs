@@ -249,7 +249,7 @@ pub fn failure(status: &Status) -> Failure {
     }
 }
 
-/// The event that tells of a failure: the error follows the announced message.
+/// The event that reports a failure: the error follows the announced message.
 pub fn failure_event(announced: &Event, failure: &Failure) -> Event {
     Event {
         message: format!("{}{failure}", announced.message),

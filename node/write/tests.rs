@@ -128,7 +128,7 @@ fn a_delete_insists_on_the_uid_and_where_asked_on_the_version() {
 }
 
 #[test]
-fn answers_are_told_apart() {
+fn answers_are_distinguished() {
     let status = |code: u16, reason: &str, cause: Option<(&str, &str)>| Status {
         code,
         reason: reason.into(),

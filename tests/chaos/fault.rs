@@ -18,7 +18,7 @@ pub enum Fault {
     Delay,
     /// Nothing passes between a replica and the API server.
     Swallow,
-    /// Watches bring nothing; everything else goes on.
+    /// Watches bring nothing; everything else continues.
     FreezeWatches,
     /// Connections to the API server break in the middle of an answer.
     Cut,
@@ -26,7 +26,7 @@ pub enum Fault {
     PartPeers,
     /// The API server is away for 20 s.
     ApiServerAway,
-    /// etcd stands still for 10 s.
+    /// etcd hangs for 10 s.
     EtcdAway,
     /// An admission webhook takes 8 s for every pod.
     SlowWebhook,

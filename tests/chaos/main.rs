@@ -41,13 +41,13 @@ fn main() -> ExitCode {
         latencies: true,
         frozen: Duration::from_secs(args.frozen_seconds),
     };
-    // Where it fails, the control plane's directory is kept and its place told.
+    // Where it fails, the control plane's directory is kept and its place reported.
     let ended = std::panic::catch_unwind(|| {
         harness::run_test(run(&settings));
     });
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        // The panic has told what and where.
+        // The panic has reported what and where.
         Err(_) => ExitCode::FAILURE,
     }
 }

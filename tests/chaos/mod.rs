@@ -70,7 +70,7 @@ const THREADS: [&str; 2] = ["actix-rt", "manifold-coordi"];
 const API_SERVER_AWAY: Duration = Duration::from_secs(20);
 const ETCD_AWAY: Duration = Duration::from_secs(10);
 const WEBHOOK_TAKES: Duration = Duration::from_secs(8);
-/// A fault begins when so many changes in a row were served …
+/// A fault begins when this many changes in a row were served …
 const CALM_KEYS: usize = 32;
 /// … within this: what the fault before has left behind (watches that are begun again, a backlog) is not its
 /// doing.
@@ -89,14 +89,14 @@ pub struct Settings {
     pub faults: usize,
     /// Of which kinds: of all where none is named.
     pub only: Vec<Fault>,
-    /// For all of them; those that do not fit in are left out, and told.
+    /// For all of them; those that do not fit in are left out, and reported.
     pub limit: Duration,
     /// How much longer than promised keys may wait: more than 1 on a machine that is busy with other things.
     pub slack: f64,
     /// For how long watches stand still when they do.
     pub frozen: Duration,
-    /// Whether keys that wait too long are an error; else they are only told. A machine that builds and tests
-    /// other things beside is no measure of it.
+    /// Whether keys that wait too long are an error; else they are only reported. A machine that builds and
+    /// tests other things beside is no measure of it.
     pub latencies: bool,
 }
 
@@ -158,7 +158,7 @@ pub async fn run(settings: &Settings) -> Result<()> {
 }
 
 async fn all(settings: &Settings) -> Result<()> {
-    // Set once for the process, by whoever comes first.
+    // Set once for the process, by the one that comes first.
     let _already = rustls::crypto::ring::default_provider().install_default();
     let mut random = StdRng::seed_from_u64(settings.seed);
     let faults = fault::choose(&mut random, settings.faults, &settings.only);
@@ -367,7 +367,7 @@ impl Chaos {
                 let before = holder(leases.get_opt(&name).await?);
                 leases.delete(&name, &DeleteParams::default()).await?;
                 // It learns of it with its next renewal.
-                until("the replica lives anew", PATIENCE, POLL, || async {
+                until("the replica lives again", PATIENCE, POLL, || async {
                     let now = holder(leases.get_opt(&name).await?);
                     Ok((now.is_some() && now != before).then_some(()))
                 })
@@ -519,7 +519,7 @@ impl Chaos {
         self.control_plane.start_the_others_again()
     }
 
-    /// All keys have been served after what was before: the fleet's first look at everything is no fault's
+    /// All keys have been served after what was before: the fleet's first check of everything is no fault's
     /// doing.
     async fn served_once_more(&self) -> Result<()> {
         let before = self.probes.served();

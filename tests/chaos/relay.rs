@@ -19,7 +19,7 @@ pub(crate) enum Mode {
     Pass,
     /// Each chunk is so late, in both directions.
     Delay(Duration),
-    /// Nothing arrives, and nobody is told.
+    /// Nothing arrives, and nobody is notified.
     Swallow,
 }
 

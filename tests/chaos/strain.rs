@@ -1,4 +1,4 @@
-//! How busy the machine was while a fault lasted: a wait tells of Manifold only where the machine did not
+//! How busy the machine was while a fault lasted: a wait is Manifold's only where the machine did not
 //! make everybody wait.
 
 use std::fs;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// Clock ticks of /proc/stat: a constant of Linux' interface to programs.
 const TICKS_PER_SECOND: u64 = 100;
-/// Where `steal` stands in the first line of /proc/stat, behind `cpu`.
+/// Where `steal` is in the first line of /proc/stat, behind `cpu`.
 const STEAL: usize = 7;
 /// What is read, where from, and how it is called.
 const TOTALS: [(&str, Parse, &str); 3] = [
@@ -19,7 +19,7 @@ const TOTALS: [(&str, Parse, &str); 3] = [
     ("/proc/stat", parse_stolen, "taken by the host"),
 ];
 
-/// How long it was since the machine began; `None` where the kernel does not tell.
+/// How long it was since the machine began; `None` where the kernel does not say.
 type Parse = fn(&str) -> Option<Duration>;
 
 /// The first line of /proc/pressure/…: `some avg10=… total=<microseconds>`.
@@ -60,7 +60,7 @@ impl Strain {
     }
 }
 
-/// As shares of the time; what the kernel does not tell is left out.
+/// As shares of the time; what the kernel does not say is left out.
 fn words(lasted: Duration, before: [Option<Duration>; 3], now: [Option<Duration>; 3]) -> String {
     let said: Vec<String> = TOTALS
         .iter()
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_tells_is_read() {
+    fn what_the_kernel_shows_is_read() {
         let text = "some avg10=0.12 avg60=3.00 avg300=1.00 total=2500000\nfull avg10=0 total=9\n";
         assert_eq!(parse_pressure(text), Some(Duration::from_millis(2_500)));
         let stat = "cpu  832277 0 89044 377765 9599 0 9740 150 0 0\ncpu0 1 2 3\n";
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_told_is_left_out() {
+    fn what_is_not_reported_is_left_out() {
         let ms = |ms| Some(Duration::from_millis(ms));
         let said = words(
             Duration::from_secs(2),

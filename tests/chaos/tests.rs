@@ -5,7 +5,7 @@ use harness::run_test;
 use super::{Settings, run};
 use crate::support::beside;
 
-/// Another seed each time; a failure tells it.
+/// Another seed each time; a failure reports it.
 #[test]
 fn every_kind_of_fault_once_and_the_promises_hold() {
     let _beside = beside();

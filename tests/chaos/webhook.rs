@@ -35,7 +35,7 @@ impl Webhook {
         .await
     }
 
-    /// One that is told each review and says whether it passes.
+    /// One that gets each review and says whether it passes.
     pub(crate) async fn answering<F, A>(control_plane: &ControlPlane, passes: F) -> Result<Self>
     where
         F: Fn(Value) -> A + Clone + Send + 'static,

@@ -1,4 +1,4 @@
-//! Deployments that are scaled, rolled out, deleted and made again all the time, and what they shall be at
+//! Deployments that are scaled, rolled out, deleted and made again all the time, and what they must be at
 //! the end.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,7 +42,7 @@ pub(super) fn deployment(name: &str, app: &str, replicas: u32, image: u32) -> Va
     })
 }
 
-/// What one shall be.
+/// How one must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Wish {
     /// How often it was made.
@@ -243,7 +243,7 @@ async fn change(
         .await;
         match done {
             Ok(()) => *changes.lock().unwrap_or_else(PoisonError::into_inner) += 1,
-            // The server is away: the wish stands and is said again at the end.
+            // The server is away: the wish is kept and is said again at the end.
             Err(_) => tokio::time::sleep(Duration::from_millis(500)).await,
         }
     }
@@ -285,7 +285,7 @@ async fn picture(client: &Client, namespace: &str) -> Result<BTreeMap<String, Va
         let status = deployment.status.clone().unwrap_or_default();
         ensure!(
             status.observed_generation == deployment.metadata.generation,
-            "{name} was not looked at"
+            "{name} was not checked"
         );
         let wanted = deployment
             .spec

@@ -78,7 +78,7 @@ impl Proof {
         complaints
     }
 
-    /// Writes that told their range and epoch.
+    /// Writes that reported their range and epoch.
     pub fn writes(&self) -> usize {
         self.ranges.values().map(Vec::len).sum()
     }

@@ -36,7 +36,7 @@ use crate::progress::Steps;
 use crate::wait::until;
 use crate::{everything, kubeconfig, ports};
 
-/// Fake nodes, unless told otherwise.
+/// Fake nodes, unless set otherwise.
 const NODES: usize = 5;
 /// Pods that fit on a node, as a kubelet says by default.
 const PODS_PER_NODE: usize = 110;
@@ -47,7 +47,7 @@ const ATTEMPTS: usize = 3;
 const START_LIMIT: Duration = Duration::from_secs(120);
 /// An API server that was asked to end has answered all but watches after this.
 const STOP_LIMIT: Duration = Duration::from_secs(3);
-/// Between two looks at something awaited.
+/// Between two checks of something awaited.
 const POLL: Duration = Duration::from_millis(50);
 /// Keys that are read from etcd at once.
 const STORED_PAGE: usize = 500;
@@ -84,7 +84,7 @@ rules:
 - level: Metadata
 "#;
 
-/// How the control plane shall be.
+/// How the control plane must be.
 #[derive(Debug, Clone)]
 pub struct Builder {
     nodes: usize,
@@ -321,7 +321,7 @@ impl Builder {
     }
 }
 
-/// Megabytes of audit log, never reached: the server would go on in a new file, and half an hour of faults
+/// Megabytes of audit log, never reached: the server would continue in a new file, and half an hour of faults
 /// takes more than the 100 that it allows otherwise.
 const AUDIT_LOG_MEGABYTES: u32 = 100_000;
 
@@ -434,7 +434,7 @@ impl ControlPlane {
         self.part(program)?.resume()
     }
 
-    /// Ends the API server: it answers and logs what it has in hand, but watches, which it would wait for a
+    /// Ends the API server: it answers and logs what is in flight, but watches, which it would wait for a
     /// minute.
     pub async fn stop_api_server(&mut self) -> Result<()> {
         let api_server = self.part(Program::ApiServer)?;
@@ -452,7 +452,7 @@ impl ControlPlane {
         await_ready(&client, &mut [self.part(Program::ApiServer)?]).await
     }
 
-    /// Starts scheduler and kubelets again, as whoever runs them in a cluster would: an outage ends the one
+    /// Starts scheduler and kubelets again, as what runs them in a cluster would: an outage ends the one
     /// (it finds its cache to be wrong and exits), and the other does not find its way back to its watches.
     pub fn start_the_others_again(&mut self) -> Result<()> {
         self.part(Program::Scheduler)?.start_again()?;
@@ -1004,7 +1004,7 @@ fn start_scheduler(programs: &Programs, dir: &WorkDir, files: &Files) -> Result<
     spawn(programs, dir, Program::Scheduler, args)
 }
 
-/// With a port, its kubelets tell there how much their pods use.
+/// With a port, its kubelets report there how much their pods use.
 fn start_kwok(
     programs: &Programs,
     dir: &WorkDir,

@@ -21,11 +21,11 @@ use crate::{kubeconfig, ports};
 
 /// Namespace of a fleet's Leases, as in `deploy/rbac`.
 pub const NAMESPACE: &str = "manifold-system";
-/// Ranges of a fleet, unless told otherwise.
+/// Ranges of a fleet, unless set otherwise.
 const RANGES: u32 = 256;
 /// `--kube-api-qps` and `--kube-api-burst`: beyond what two cores can send.
 const UNLIMITED_QPS: u32 = 5_000;
-/// An answer of a replica takes no longer, unless it stands still.
+/// An answer of a replica takes no longer, unless it hangs.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(50);
 
@@ -40,7 +40,7 @@ pub enum PeerTrust {
     Both,
 }
 
-/// How the fleet shall be.
+/// How the fleet must be.
 #[derive(Debug)]
 pub struct FleetBuilder {
     dir: Option<Arc<WorkDir>>,

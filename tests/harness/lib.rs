@@ -48,7 +48,7 @@ pub use wait::until;
 use std::path::PathBuf;
 
 /// Runs a test on a runtime of its own. Where it fails, by panic or by an error, the working
-/// directories of its control planes and fleets are kept, and their places told.
+/// directories of its control planes and fleets are kept, and their places reported.
 ///
 /// # Panics
 /// With the error that `body` returns.

@@ -122,7 +122,8 @@ impl MetricsApi {
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Each container of the pods labelled `app` uses so many thousandths of a CPU; `None`: nothing is known.
+    /// Each container of the pods labelled `app` uses this many thousandths of a CPU; `None`: nothing is
+    /// known.
     pub fn usage(&self, namespace: &str, app: &str, milli: Option<u64>) {
         let key = (namespace.to_owned(), app.to_owned());
         let mut values = self.values();
@@ -169,7 +170,7 @@ impl MetricsApi {
         self.values().asked.clear();
     }
 
-    /// A group, as in `external.metrics.k8s.io`, does not answer for metrics until it is told to.
+    /// A group, as in `external.metrics.k8s.io`, does not answer for metrics until it is asked to.
     pub fn hang(&self, group: &str, hangs: bool) {
         {
             let mut values = self.values();

@@ -25,7 +25,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 /// Lines of a dead child's log that its error holds.
 const TAIL_LINES: usize = 30;
-/// Bytes at the log's end among which those lines are looked for.
+/// Bytes at the log's end among which those lines are searched for.
 const TAIL_BYTES: u64 = 64 * 1024;
 /// Working directories of failed tests that are left in place; older ones are removed.
 const KEPT_DIRECTORIES: usize = 4;
@@ -68,7 +68,7 @@ for directory in "$@"; do
 done
 "#;
 
-/// Becomes the program once told to.
+/// Becomes the program once started.
 const STARTER: &str = r#"IFS= read -r go || exit 1; exec "$@" </dev/null"#;
 
 struct Watchdog {
@@ -114,8 +114,8 @@ impl Watchdog {
     }
 }
 
-/// Tells the watchdog one thing; starts it first if this is the first thing, or if it was killed.
-fn tell(
+/// Sends the watchdog one line; starts it first if this is the first thing, or if it was killed.
+fn instruct(
     line: &str,
     remember: impl FnOnce(&mut BTreeSet<u32>, &mut BTreeSet<PathBuf>),
 ) -> Result<()> {
@@ -146,14 +146,14 @@ fn keep(directory: &Path) -> Result<()> {
 /// processes.
 pub(crate) fn watch_directory(directory: &Path) -> Result<()> {
     let path = directory.to_owned();
-    tell(&format!("d {}\n", directory.display()), |_, directories| {
+    instruct(&format!("d {}\n", directory.display()), |_, directories| {
         directories.insert(path);
     })
 }
 
 /// The opposite of [`watch_directory`].
 pub(crate) fn forget_directory(directory: &Path) -> Result<()> {
-    tell(&format!("f {}\n", directory.display()), |_, directories| {
+    instruct(&format!("f {}\n", directory.display()), |_, directories| {
         directories.remove(directory);
     })
 }
@@ -386,7 +386,7 @@ impl Process {
             child,
         };
         let pid = process.id();
-        tell(&format!("+ {pid}\n"), |children, _| {
+        instruct(&format!("+ {pid}\n"), |children, _| {
             children.insert(pid);
         })?;
         if let Err(error) = go
@@ -502,7 +502,7 @@ impl Process {
         }
     }
 
-    /// SIGSTOP: it stands still, as a machine under a hypervisor may.
+    /// SIGSTOP: it is suspended, as a machine under a hypervisor may.
     pub fn pause(&mut self) -> Result<()> {
         self.signal(Signal::STOP)
     }
@@ -527,7 +527,7 @@ impl Process {
     fn ended(&mut self, status: ExitStatus) {
         self.exit = Some(status);
         let pid = self.id();
-        if let Err(error) = tell(&format!("- {pid}\n"), |children, _| {
+        if let Err(error) = instruct(&format!("- {pid}\n"), |children, _| {
             children.remove(&pid);
         }) {
             eprintln!("{}: {error:#}", self.name);

@@ -3,7 +3,7 @@
 //! They lie in `manifold/controlplane/<hash>/` under the user's cache directory, where the hash is of
 //! go.mod, go.sum and Go's version: nothing is built again until one of these changes, and two
 //! branches with different ones do not disturb each other. A lock file lets one process build while
-//! the others wait; a build that was broken off goes on where it stopped.
+//! the others wait; a build that was broken off continues where it stopped.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -57,7 +57,7 @@ const STAGES: [&str; 3] = [
     "stage/node/heartbeat-with-lease",
     "stage/pod/fast",
 ];
-/// What makes kwok's kubelets tell how much their pods use, by an annotation of the pods.
+/// What makes kwok's kubelets report how much their pods use, by an annotation of the pods.
 const USAGE: [&str; 2] = ["metrics/resource", "metrics/usage"];
 /// A cached version that nobody has used for this long is removed: about 430 MB each.
 const UNUSED_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -281,7 +281,7 @@ impl Programs {
         self.files("stages")
     }
 
-    /// What kwok must be given for its kubelets to tell what pods use.
+    /// What kwok must be given for its kubelets to report what pods use.
     pub fn usage(&self) -> Result<Vec<PathBuf>> {
         self.files("usage")
     }
@@ -368,7 +368,7 @@ impl Source {
                     .with_context(|| format!("renaming {}", unfinished.display()))?;
             }
         }
-        // Only tells a later run that this version is in use; a read-only cache is no error.
+        // Only shows a later run that this version is in use; a read-only cache is no error.
         let _ = File::open(&directory).and_then(|dir| dir.set_modified(SystemTime::now()));
         remove_unused(cache);
         Ok(programs)
@@ -391,7 +391,7 @@ impl Source {
             if target.is_file() {
                 continue;
             }
-            // `go build` writes its output in place; a broken-off one must not look finished.
+            // `go build` writes its output in place; a broken-off one must not seem finished.
             let partial = into.join(format!("{}.partial", program.name()));
             let arguments = [
                 "build",

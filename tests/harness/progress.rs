@@ -1,4 +1,4 @@
-//! Tells what is being built or awaited: a bar on a terminal, plain lines elsewhere.
+//! Reports what is being built or awaited: a bar on a terminal, plain lines elsewhere.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ impl Steps {
         }
     }
 
-    /// The next step, in words that go on from the title: "building", "etcd".
+    /// The next step, in words that continue from the title: "building", "etcd".
     pub fn begin(&mut self, what: &str) {
         if !std::io::stderr().is_terminal() {
             self.begun += 1;

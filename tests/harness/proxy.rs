@@ -147,7 +147,7 @@ impl Proxy {
         self.port
     }
 
-    /// Watches bring nothing any more; everything else goes on.
+    /// Watches bring nothing any more; everything else continues.
     pub fn freeze_watches(&self, frozen: bool) {
         self.freeze(frozen.then_some(""));
     }
@@ -183,7 +183,7 @@ where
         let (acceptor, answer) = (acceptor.clone(), answer.clone());
         tokio::spawn(async move {
             let _ = tcp.set_nodelay(true);
-            // Whoever goes away in the middle of it is no fault of ours.
+            // One that goes away in the middle of it is no fault of ours.
             if let Ok(tls) = acceptor.accept(tcp).await {
                 let mut server = auto::Builder::new(TokioExecutor::new());
                 server.http2().max_concurrent_streams(1000);

@@ -202,11 +202,11 @@ async fn children_and_files_go_when_this_process_is_killed() -> Result<()> {
         .stderr(Stdio::null())
         .spawn()?;
     let lines = BufReader::new(victim.stdout.take().context("its output")?).lines();
-    let told = lines
+    let reported = lines
         .map_while(Result::ok)
         .find_map(|line| line.strip_prefix("CHILDREN ").map(str::to_owned))
         .context("the process did not name its children")?;
-    let mut words = told.split(' ');
+    let mut words = reported.split(' ');
     let mut pid = || -> Result<u32> { Ok(words.next().context("a process id")?.parse()?) };
     let children = [pid()?, pid()?];
     let directory = Path::new(words.next().context("a directory")?);

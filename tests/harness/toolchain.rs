@@ -29,7 +29,9 @@ pub fn go() -> Result<String> {
         Some(found) if found >= GO => Ok(version),
         Some(_) => bail!("go is too old ({version}): {remedy}"),
         None => {
-            bail!("go does not tell its version (`go env GOVERSION` printed {version:?}): {remedy}")
+            bail!(
+                "go does not print its version (`go env GOVERSION` printed {version:?}): {remedy}"
+            )
         }
     }
 }
@@ -52,7 +54,7 @@ pub fn rust() -> Result<String> {
     }
 }
 
-/// What cargo tells of the package that it runs. Build scripts read the same names, and count as stale when
+/// What cargo reports of the package that it runs. Build scripts read the same names, and count as stale when
 /// one of them changes: a cargo that is started with them would build ring and all above it again, and so
 /// would the next one without.
 const OF_A_PACKAGE: [&str; 5] = [
@@ -68,10 +70,10 @@ pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(crate::workspace_root());
     for (name, _) in std::env::vars_os() {
-        let told = name
+        let reported = name
             .to_str()
             .is_some_and(|name| OF_A_PACKAGE.iter().any(|known| name.starts_with(known)));
-        if told {
+        if reported {
             command.env_remove(name);
         }
     }

@@ -103,7 +103,7 @@ impl Children {
                 let Some(uid) = body.map(|body| text(&body["metadata"]["uid"])) else {
                     return;
                 };
-                // Whoever asks for its metadata alone gets no spec in the answer.
+                // One that asks for its metadata alone gets no spec in the answer.
                 let whole = body.filter(|body| body["spec"].is_object());
                 let size = whole.or(record.request_object.as_ref()).map_or(1, replicas);
                 self.uids.entry(name).or_default().push((done, uid.clone()));

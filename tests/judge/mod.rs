@@ -1,4 +1,4 @@
-//! What an audit log proves, whoever wrote it.
+//! What an audit log proves, whatever wrote it.
 //!
 //! Fed with every record of a log under [`AUDIT_POLICY`], asked at the end:
 //!
@@ -127,7 +127,7 @@ pub struct Judge {
 pub struct Verdict {
     /// Broken promises, a line each.
     pub complaints: Vec<String>,
-    /// Writes that told their range and epoch.
+    /// Writes that reported their range and epoch.
     pub writes: usize,
     /// Ranges that they were for.
     pub ranges: usize,
@@ -230,7 +230,7 @@ impl Judge {
             }
             ("create", "replicasets") => {
                 let Some(body) = body else { return };
-                // Whoever asks for its metadata alone gets no spec in the answer.
+                // One that asks for its metadata alone gets no spec in the answer.
                 let spec = Some(body).filter(|body| body["spec"].is_object());
                 let Some(whole) = spec.or(record.request_object.as_ref()) else {
                     return;

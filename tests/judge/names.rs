@@ -1,6 +1,6 @@
 //! Generated names that were given twice within an hour.
 //!
-//! Whoever waits until a pod of that name is not found would wait for ever, and logs that are keyed by name
+//! One that waits until a pod of that name is not found would wait for ever, and logs that are keyed by name
 //! would mix two pods. StatefulSets' pods are named by the API itself, and so are Jobs of CronJobs: only pods
 //! and EndpointSlices of the other controllers count.
 

@@ -78,7 +78,7 @@ impl Log {
 }
 
 #[test]
-fn epochs_that_grow_are_fine_and_one_that_falls_is_told() {
+fn epochs_that_grow_are_fine_and_one_that_falls_is_reported() {
     let log = Log::new()
         .write("a", 7, 1)
         .write("b", 7, 2)
@@ -95,7 +95,7 @@ fn epochs_that_grow_are_fine_and_one_that_falls_is_told() {
 }
 
 #[test]
-fn two_replicas_in_one_epoch_are_told() {
+fn two_replicas_in_one_epoch_are_reported() {
     let complaints = Log::new()
         .write("a", 7, 1)
         .write("b", 7, 1)
@@ -105,7 +105,7 @@ fn two_replicas_in_one_epoch_are_told() {
 }
 
 #[test]
-fn a_pod_beyond_wanted_is_told_even_when_it_goes_again() {
+fn a_pod_beyond_wanted_is_reported_even_when_it_goes_again() {
     let log = Log::new()
         .deployment(1, "a")
         .set("web-1", "a")
@@ -147,7 +147,7 @@ fn a_rollout_or_a_scaling_down_is_no_matter_of_growth() {
 }
 
 #[test]
-fn two_sets_of_one_template_are_told_unless_the_first_was_deleted() {
+fn two_sets_of_one_template_are_reported_unless_the_first_was_deleted() {
     let log = Log::new().deployment(1, "a").set("web-1", "a");
     let twice = log.set("web-2", "a").verdict().complaints;
     assert_eq!(twice.len(), 1, "{twice:?}");
@@ -172,7 +172,7 @@ fn a_set_answered_with_metadata_alone_is_read_from_its_request() {
 }
 
 #[test]
-fn what_a_manager_was_not_allowed_is_told() {
+fn what_a_manager_was_not_allowed_is_reported() {
     let mut log = Log::new().write("a", 7, 1);
     log.0[0]["responseStatus"]["code"] = json!(403);
     let forbidden = log.verdict().forbidden;
@@ -190,7 +190,7 @@ struct Course(Vec<Value>);
 impl Course {
     #[allow(
         clippy::too_many_arguments,
-        reason = "one entry of a log has so many parts"
+        reason = "one entry of a log has this many parts"
     )]
     fn entry(
         mut self,
@@ -395,7 +395,7 @@ fn takeover() -> Course {
 }
 
 #[test]
-fn whoever_writes_while_its_lease_names_it_is_let_be() {
+fn one_that_writes_while_its_lease_names_it_is_let_be() {
     let owned = takeover()
         .write(100, "a", 7, 1)
         .write(5_900, "a", 7, 1)
@@ -408,7 +408,7 @@ fn whoever_writes_while_its_lease_names_it_is_let_be() {
 }
 
 #[test]
-fn a_request_of_an_older_epoch_is_told_unless_the_server_has_refused_it() {
+fn a_request_of_an_older_epoch_is_reported_unless_the_server_has_refused_it() {
     let late = takeover().write(11_500, "a", 7, 1).owned().complaints;
     assert!(
         late.len() == 1 && late[0].contains("a sent patch configmaps default/x with epoch 1"),
@@ -439,7 +439,7 @@ fn a_request_of_an_older_epoch_is_told_unless_the_server_has_refused_it() {
 }
 
 #[test]
-fn a_write_of_somebody_who_is_not_the_owner_is_told() {
+fn a_write_of_somebody_who_is_not_the_owner_is_reported() {
     for (course, part) in [
         (
             takeover().write(2_000, "b", 7, 1),
@@ -468,7 +468,7 @@ fn a_write_of_somebody_who_is_not_the_owner_is_told() {
 }
 
 #[test]
-fn a_range_that_was_nobodys_for_too_long_is_told_but_not_while_the_server_was_away() {
+fn a_range_that_was_nobodys_for_too_long_is_reported_but_not_while_the_server_was_away() {
     let late = Course::default()
         .named(0, 7, "a_1", 1)
         .lives("b_1", (0..20).map(|second| second * 1000))
@@ -498,7 +498,7 @@ fn a_range_that_was_nobodys_for_too_long_is_told_but_not_while_the_server_was_aw
         (lost(9).complaints.len(), lost(12).complaints.len()),
         (0, 1)
     );
-    // One who stands still and is not evicted acts on nothing either.
+    // One that is suspended and is not evicted acts on nothing either.
     let still = Course::default()
         .named(0, 7, "a_1", 1)
         .lives("a_1", [1_000, 12_000].into_iter())
@@ -541,8 +541,8 @@ fn an_owner_that_repairs_its_edited_lease_may_write_under_the_old_epoch_until_it
 }
 
 #[test]
-fn whoever_makes_its_deleted_lease_anew_may_write_under_the_old_epoch_until_it_hears_of_it() {
-    let anew = |holder: &str, write: u64| {
+fn one_that_makes_its_deleted_lease_again_may_write_under_the_old_epoch_until_it_hears_of_it() {
+    let again = |holder: &str, write: u64| {
         let owned = Course::default()
             .named(0, 7, "a_1", 1)
             .lives("a_1", (1..9).map(|second| second * 1000))
@@ -551,10 +551,10 @@ fn whoever_makes_its_deleted_lease_anew_may_write_under_the_old_epoch_until_it_h
             .owned();
         owned.complaints.len()
     };
-    assert_eq!(anew("a_1", 5_020), 0);
-    assert_eq!(anew("a_1", 5_900), 1, "it has heard of it by then");
-    assert_eq!(anew("a_2", 5_020), 1, "another life of it");
-    assert_eq!(anew("b_1", 5_020), 1, "another replica");
+    assert_eq!(again("a_1", 5_020), 0);
+    assert_eq!(again("a_1", 5_900), 1, "it has heard of it by then");
+    assert_eq!(again("a_2", 5_020), 1, "another life of it");
+    assert_eq!(again("b_1", 5_020), 1, "another replica");
 }
 
 #[test]
@@ -567,7 +567,7 @@ fn a_log_without_the_bodies_of_leases_proves_nothing_and_says_so() {
 }
 
 #[test]
-fn a_pod_beyond_wanted_is_told_and_one_in_the_place_of_another_is_not() {
+fn a_pod_beyond_wanted_is_reported_and_one_in_the_place_of_another_is_not() {
     let three = Course::default()
         .set(0, 2)
         .pod(100, "a")
@@ -631,7 +631,8 @@ fn the_batches_of_one_sync_count_from_its_beginning() {
 #[test]
 fn what_has_no_good_answer_may_have_landed() {
     let one = || Course::default().set(0, 1).pod(100, "a");
-    // The server lost its storage, but the change of size stands; where it does not, the size before goes on.
+    // The server lost its storage, but the change of size counts; where it does not, the size before
+    // continues.
     let grown = one().sized_answered(3_000, 2, 504).pod(6_000, "b");
     assert_eq!(grown.counted().complaints, [""; 0]);
     let not_shrunk = one().sized(3_000, 2).sized_answered(4_000, 1, 504);
@@ -685,12 +686,12 @@ fn a_lease_write_without_an_answer_counts_if_it_has_landed() {
         unclear(3).write(15_000, "b", 7, 3).owned().complaints,
         [""; 0]
     );
-    // It has not: the older epoch goes on.
+    // It has not: the older epoch continues.
     assert_eq!(
         unclear(3).write(15_000, "b", 7, 2).owned().complaints,
         [""; 0]
     );
-    // Whoever is not named in it owns nothing by it.
+    // One that is not named in it owns nothing by it.
     assert_eq!(
         unclear(3).write(15_000, "a", 7, 3).owned().complaints.len(),
         1
@@ -698,7 +699,7 @@ fn a_lease_write_without_an_answer_counts_if_it_has_landed() {
 }
 
 #[test]
-fn a_generated_name_that_is_given_twice_within_the_hour_is_told() {
+fn a_generated_name_that_is_given_twice_within_the_hour_is_reported() {
     let agent = |replica: &str, controller: &str| {
         format!("manifold/0 (replica={replica}; range=7; epoch=1; controller={controller})")
     };
@@ -716,12 +717,12 @@ fn a_generated_name_that_is_given_twice_within_the_hour_is_told() {
     let log = made(Log::new(), "a", "replicaset-controller");
     let log = log.entry("delete", "pods", "web-1-x", &Value::Null, "kubectl");
     assert_eq!(complaints(&log), Vec::<String>::new());
-    let told = complaints(&made(log, "b", "replicaset-controller"));
-    assert_eq!(told.len(), 1, "{told:?}");
+    let reported = complaints(&made(log, "b", "replicaset-controller"));
+    assert_eq!(reported.len(), 1, "{reported:?}");
     assert!(
-        told[0].contains("pods default/web-1-x was made by replicaset-controller of a")
-            && told[0].contains("again by replicaset-controller of b"),
-        "{told:?}"
+        reported[0].contains("pods default/web-1-x was made by replicaset-controller of a")
+            && reported[0].contains("again by replicaset-controller of b"),
+        "{reported:?}"
     );
     let fixed = made(Log::new(), "a", "statefulset-controller");
     let fixed = made(fixed, "b", "statefulset-controller");

@@ -27,7 +27,7 @@ const FLAGS: [&str; 4] = [
 ];
 /// Longer than kwok's nodes of one moment fall silent one after the other.
 const TOLERATED: u32 = 30;
-/// The API server stands still for so long.
+/// The API server hangs for so long.
 const STALL: Duration = Duration::from_secs(120);
 /// Grace, a renewal's age, the toleration, and a takeover.
 const EVICTED: Duration = Duration::from_secs(16 + 12 + 30 + 20);
@@ -64,7 +64,7 @@ async fn evicted_within(
     let began = Instant::now();
     let mut gone = BTreeSet::new();
     while began.elapsed() < time {
-        // While the API server stands still there is no answer.
+        // While the API server hangs there is no answer.
         let Ok(Ok(now)) = tokio::time::timeout(POLL * 10, pods(client, namespace)).await else {
             continue;
         };

@@ -306,7 +306,7 @@ impl Server {
         Ok(items)
     }
 
-    /// Events as the newer API tells them.
+    /// Events as the newer API reports them.
     pub(crate) async fn events(&self, namespace: &str) -> Result<Vec<Value>> {
         let path = format!("/api/v1/namespaces/{namespace}/events");
         let mut list = self

@@ -4,7 +4,7 @@
 //! this rule: as many objects made and deleted, of every resource; of changes, Manifold may do with
 //! fewer, and take half as many more and three, since both pace their status writes by the clock.
 //! A request whose sender was killed before the answer may count or not.
-//! Whatever differs within the rule is told as a note. Refused writes are told too, as notes: a
+//! Whatever differs within the rule is reported as a note. Refused writes are reported too, as notes: a
 //! conflict is upstream's everyday way of learning that its cache is old.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::run::{Outcome, Snapshot};
 use super::writes::Verb;
 
-/// Changes beyond upstream's that are no matter: half of them, and so many.
+/// Changes beyond upstream's that are no matter: half of them, and this many.
 const MORE_CHANGES: usize = 3;
 /// Longer values are cut in what is printed.
 const SHOWN_MAX: usize = 600;
@@ -65,7 +65,7 @@ struct Report<'r> {
 }
 
 impl Report<'_> {
-    fn tell(
+    fn add(
         &mut self,
         object: &str,
         path: &str,
@@ -93,7 +93,7 @@ pub(crate) fn outcomes(scenario: &str, theirs: &Outcome, ours: &Outcome) -> Vec<
     // A scenario that came to its end under neither shows nothing.
     if theirs.failed.is_some() || ours.failed.is_some() {
         let said = |outcome: &Outcome| outcome.failed.clone().unwrap_or_else(|| "done".to_owned());
-        report.tell("course", "", said(theirs), said(ours));
+        report.add("course", "", said(theirs), said(ours));
     }
     let names = |outcome: &Outcome| {
         let names = outcome
@@ -103,7 +103,7 @@ pub(crate) fn outcomes(scenario: &str, theirs: &Outcome, ours: &Outcome) -> Vec<
         names.collect::<Vec<_>>().join(", ")
     };
     if names(theirs) != names(ours) {
-        report.tell("course", "snapshots", names(theirs), names(ours));
+        report.add("course", "snapshots", names(theirs), names(ours));
     }
     let mut found = report.found;
     for (theirs, ours) in theirs.snapshots.iter().zip(&ours.snapshots) {
@@ -131,15 +131,15 @@ fn objects(report: &mut Report<'_>, theirs: &Snapshot, ours: &Snapshot) {
             values(report, key, "", left, right);
         }
         for extra in left.iter().skip(right.len()) {
-            report.tell(key, "", extra, NOTHING);
+            report.add(key, "", extra, NOTHING);
         }
         for extra in right.iter().skip(left.len()) {
-            report.tell(key, "", NOTHING, extra);
+            report.add(key, "", NOTHING, extra);
         }
     }
 }
 
-/// Takes away what both have; sorts the rest, so that like stands beside like.
+/// Takes away what both have; sorts the rest, so that like is beside like.
 fn without_common(left: &[Value], right: &[Value]) -> (Vec<Value>, Vec<Value>) {
     let mut right: Vec<Value> = right.to_vec();
     let mut rest = Vec::new();
@@ -167,8 +167,8 @@ fn values(report: &mut Report<'_>, object: &str, path: &str, theirs: &Value, our
                 let path = format!("{path}/{key}");
                 match (left.get(key), right.get(key)) {
                     (Some(left), Some(right)) => values(report, object, &path, left, right),
-                    (Some(left), None) => report.tell(object, &path, left, NOTHING),
-                    (None, Some(right)) => report.tell(object, &path, NOTHING, right),
+                    (Some(left), None) => report.add(object, &path, left, NOTHING),
+                    (None, Some(right)) => report.add(object, &path, NOTHING, right),
                     (None, None) => {}
                 }
             }
@@ -178,7 +178,7 @@ fn values(report: &mut Report<'_>, object: &str, path: &str, theirs: &Value, our
                 values(report, object, &format!("{path}/{index}"), left, right);
             }
         }
-        _ => report.tell(object, path, theirs, ours),
+        _ => report.add(object, path, theirs, ours),
     }
 }
 
@@ -187,7 +187,7 @@ fn events(report: &mut Report<'_>, theirs: &Snapshot, ours: &Snapshot) {
     for key in keys {
         let class = |snapshot: &Snapshot| snapshot.events.get(key).copied().unwrap_or(NOTHING);
         if class(theirs) != class(ours) {
-            report.tell("event", key, class(theirs), class(ours));
+            report.add("event", key, class(theirs), class(ours));
         }
     }
 }
@@ -206,9 +206,9 @@ fn write_counts<'l>(
     counts
 }
 
-/// Whether so many writes are as many as upstream's.
+/// Whether this many writes are as many as upstream's.
 pub(crate) fn is_like(resource: &str, verb: Verb, theirs: usize, ours: usize) -> bool {
-    // They are compared by what they say; how often they are told is their count class.
+    // They are compared by what they say; how often they are reported is their count class.
     if resource == "events" {
         return true;
     }
@@ -231,7 +231,7 @@ fn writes(report: &mut Report<'_>, theirs: &Snapshot, ours: &Snapshot) {
             (right..=right + more(ours)).any(|right| is_like(resource, *verb, left, right))
         });
         if !like {
-            report.tell("writes", &format!("{verb:?} {resource}"), left, right);
+            report.add("writes", &format!("{verb:?} {resource}"), left, right);
         }
     }
 }

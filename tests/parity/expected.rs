@@ -22,7 +22,7 @@ pub(crate) const EXPECTED: &[Expectation] = &[
         fits: |one| one.scenario == "daemonset-node-deleted" && is_status_of(one, "DaemonSet logs"),
     },
     Expectation {
-        name: "a taint is told in the status",
+        name: "a taint is reported in the status",
         reason: "A taint that only keeps new pods off a node is reported in the status at once, where upstream's \
             status waits for something else to happen.",
         by_chance: false,
@@ -33,7 +33,7 @@ pub(crate) const EXPECTED: &[Expectation] = &[
         },
     },
     Expectation {
-        name: "whose completion is told",
+        name: "whose completion is reported",
         reason: "Which ReplicaSet the condition Progressing names after a Recreate is left to chance, as in upstream: \
                  where the status conflicts in the sync that made the ReplicaSet, it stays the one before.",
         by_chance: true,
@@ -47,7 +47,7 @@ pub(crate) const EXPECTED: &[Expectation] = &[
         },
     },
     Expectation {
-        name: "a CronJob tells things once",
+        name: "a CronJob reports things once",
         reason: "An event is recorded once while its reason lasts (MissSchedule and JobAlreadyActive: once for \
             each time), where upstream repeats it whenever anything wakes the CronJob.",
         by_chance: false,
@@ -66,7 +66,7 @@ pub(crate) const EXPECTED: &[Expectation] = &[
         },
     },
     Expectation {
-        name: "a budget tells things once",
+        name: "a budget reports things once",
         reason: "Events about a budget's state (NoPods, UnmanagedPods, CalculateExpectedPodCountFailed) are \
             recorded when that state begins, not at every reconcile.",
         by_chance: true,
@@ -146,7 +146,7 @@ pub(crate) const EXPECTED: &[Expectation] = &[
         },
     },
     Expectation {
-        name: "what a claim waits for is told once",
+        name: "what a claim waits for is reported once",
         reason: "WaitForFirstConsumer, WaitForPodScheduled, ExternalProvisioning, ProvisioningFailed, FailedBinding, \
                  VolumeMismatch and VolumeFailedRecycle for use are recorded when their reason begins and every 30 \
                  minutes while it lasts, not at each sync.",
@@ -279,7 +279,7 @@ pub(crate) const EXPECTED: &[Expectation] = &[
         },
     },
     Expectation {
-        name: "conflicts are told in no event",
+        name: "conflicts are reported in no event",
         reason: "A conflict is recorded in no event, where upstream records those that its own cache runs into.",
         by_chance: true,
         fits: |one| {
@@ -292,7 +292,7 @@ pub(crate) const EXPECTED: &[Expectation] = &[
         },
     },
     Expectation {
-        name: "a resource that is empty is not told to go",
+        name: "a resource that is empty is not asked to go",
         reason: "A resource is listed first, and its content is deleted only if it has any. One that was seen \
             empty is listed again only when all are empty, and only if the first was seen so more than 10 s \
             before; upstream lists and deletes every resource in each pass.",
@@ -385,7 +385,7 @@ fn is_less(one: &Difference) -> bool {
             .is_some_and(|(ours, theirs)| ours < theirs)
 }
 
-/// In the annotation by which endpoints tell when their pods changed.
+/// In the annotation by which endpoints say when their pods changed.
 fn is_trigger_time(one: &Difference) -> bool {
     const ANNOTATION: &str = "endpoints.kubernetes.io/last-change-trigger-time";
     let (annotations, fields) = ("/metadata/annotations", "/f:metadata/f:annotations");

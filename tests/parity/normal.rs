@@ -294,7 +294,7 @@ fn is_time(word: &str) -> bool {
         && has_shape(&word[..shape.len()], shape)
 }
 
-/// `Mon, 02 Jan 2006 15:04:05 +0000`, as events tell times.
+/// `Mon, 02 Jan 2006 15:04:05 +0000`, as events write times.
 fn even_long_times(text: &str) -> String {
     let shape = "aaa, 00 aaa 0000 00:00:00 +0000";
     let mut even = String::new();

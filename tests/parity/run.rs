@@ -1,4 +1,4 @@
-//! Runs scenarios on one control plane, whoever manages it.
+//! Runs scenarios on one control plane, one that manages it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +23,7 @@ const AT_ONCE: usize = 12;
 /// So that a scenario with a thousand pods finds room beside the others.
 const PODS_PER_NODE: usize = 500;
 /// A namespace is at rest when its manager has written nothing for so long: twice the second that
-/// upstream's Job controller waits before it looks at a Job.
+/// upstream's Job controller waits before it examines a Job.
 const REST: Duration = Duration::from_millis(2500);
 /// For anything that a scenario waits for.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -31,9 +31,9 @@ const LIMIT: Duration = Duration::from_secs(120);
 const DUAL_STACK: &str = "--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/108";
 /// Between two readings of the audit log.
 const FOLLOW: Duration = Duration::from_millis(200);
-/// Between two looks for pods to run.
+/// Between two searches for pods to run.
 const KUBELET: Duration = Duration::from_millis(100);
-/// Nobody's events but the managers' are compared: the scheduler and the API server tell of their own
+/// Nobody's events but the managers' are compared: the scheduler and the API server report their own
 /// decisions.
 const OTHERS: &[&str] = &["default-scheduler", "ipallocator-repair-controller"];
 
@@ -70,13 +70,13 @@ impl Snapshot {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Outcome {
     pub(crate) snapshots: Vec<Snapshot>,
-    /// Why it could not go on.
+    /// Why it could not continue.
     pub(crate) failed: Option<String>,
 }
 
 impl Outcome {
     /// Puts the conditions of all objects in the order of their types. The managers put the one that changed
-    /// last behind the others, so their order tells which pod was ready first, and when who came to look.
+    /// last behind the others, so their order reports which pod was ready first, and when who came to read.
     pub(crate) fn sort_conditions(&mut self) {
         let objects = self
             .snapshots
@@ -396,7 +396,7 @@ impl Side {
         Ok(references)
     }
 
-    /// With the uid of an object wherever `uid:<kind>/<name>` stands.
+    /// With the uid of an object wherever `uid:<kind>/<name>` is written.
     async fn with_uids(&self, namespace: &str, value: &Value) -> Result<Value> {
         let mut value = value.clone();
         for text in uids_wanted(&value) {
@@ -456,7 +456,7 @@ impl Side {
             ensure!(!wait.gone, "it is there");
             let observed = object.pointer("/status/observedGeneration");
             let generation = object.pointer("/metadata/generation");
-            // Where a controller tells what it has seen, an older status is no answer.
+            // Where a controller reports what it has seen, an older status is no answer.
             let reported = matches!(
                 kind.name,
                 "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" | "ReplicationController"
@@ -863,7 +863,7 @@ fn status(pod: &Value, turn: Turn, wanted: &Pods) -> Value {
     })
 }
 
-/// What stands before the name of an object whose uid is meant.
+/// What precedes the name of an object whose uid is meant.
 const UID_OF: &str = "uid:";
 
 /// All texts of a value that mean uids.

@@ -49,7 +49,7 @@ pub(crate) enum Among {
     Labels,
     /// The pod garbage collector alone, which leaves two pods that have ended in the whole cluster.
     FewEnded,
-    /// Those that look at what there is when they start. The manager starts where the scenario has its swap;
+    /// Those that examine what there is when they start. The manager starts where the scenario has its swap;
     /// namespaces have no accounts of their own. Objects outside the namespace as with [`Among::Identity`].
     AtStart,
 }
@@ -234,9 +234,9 @@ pub(crate) enum Step {
     Kubectl(String),
     /// Does something to some pods, as a kubelet or an operator would; waits until there are enough.
     Pods(Pods),
-    /// Waits for facts of an object. One that tells an `observedGeneration` must be up to date.
+    /// Waits for facts of an object. One that reports an `observedGeneration` must be up to date.
     Wait(Wait),
-    /// Waits for so many pods.
+    /// Waits for this many pods.
     WaitPods(WaitPods),
     /// Makes, changes or deletes a node of the scenario's own.
     Node(Node),
@@ -390,7 +390,7 @@ pub(crate) enum Node {
         #[serde(default)]
         spec: Map<String, Value>,
     },
-    /// A merge patch; a taint list stands for itself.
+    /// A merge patch; a taint list is itself.
     Change {
         name: String,
         to: Value,
@@ -476,7 +476,7 @@ pub(crate) fn filled(manifest: &Value) -> Result<Value> {
         .with_context(|| format!("a {} without a name", kind.name))?
         .to_owned();
     object["apiVersion"] = json!(kind.version);
-    // They are looked up when the object is made.
+    // They are fetched when the object is made.
     owners(manifest)?;
     if let Some(map) = object.as_object_mut() {
         map.remove("owners");
@@ -525,7 +525,7 @@ pub(crate) fn filled(manifest: &Value) -> Result<Value> {
         _ => return Ok(object),
     };
     let mut spec = defaults;
-    // A selector that is given stands for itself.
+    // A selector that is given is itself.
     if !object["spec"]["selector"].is_null() {
         spec["selector"] = Value::Null;
     }
@@ -607,7 +607,7 @@ pub(crate) fn requestor(manifest: &Value) -> Result<Option<(String, Vec<String>)
         .transpose()
 }
 
-/// What stands under `owners` in a manifest.
+/// What is under `owners` in a manifest.
 pub(crate) fn owners(manifest: &Value) -> Result<Vec<Owner>> {
     match manifest.get("owners") {
         None => Ok(Vec::new()),
@@ -615,7 +615,7 @@ pub(crate) fn owners(manifest: &Value) -> Result<Vec<Owner>> {
     }
 }
 
-/// `ago:<n>d` wherever it stands as that time, and `in:<n>s`.
+/// `ago:<n>d` wherever it is written as that time, and `in:<n>s`.
 pub(crate) fn dated(value: &Value, now: Timestamp) -> Result<Value> {
     Ok(match value {
         Value::String(text) if text.starts_with("in:") => {

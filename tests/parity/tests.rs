@@ -81,7 +81,7 @@ fn names_are_evened_by_what_their_owners_had_made() {
 }
 
 #[test]
-fn a_statefulsets_pods_and_revisions_are_told_apart() {
+fn a_statefulsets_pods_and_revisions_are_distinguished() {
     let revision = json!({"kind": "ControllerRevision", "metadata": {
         "name": "db-6c5f8d7b9", "uid": "00000000-0000-4000-8000-000000000001",
         "ownerReferences": [{"kind": "StatefulSet", "name": "db", "controller": true}]}});
@@ -173,7 +173,7 @@ fn what_is_equal_in_another_order_does_not_differ() {
 }
 
 #[test]
-fn every_kind_of_difference_is_told() {
+fn every_kind_of_difference_is_reported() {
     let theirs = outcome(&[
         (
             "Job pi",
@@ -290,7 +290,7 @@ fn the_scenarios_are_well_formed_and_enough() {
 }
 
 #[test]
-fn what_is_expected_stands_in_the_controllers_readme() {
+fn what_is_expected_is_in_the_controllers_readme() {
     let reasons: Vec<&str> = node::registry::descriptors()
         .iter()
         .flat_map(|descriptor| descriptor.differences.clone())

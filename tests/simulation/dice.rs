@@ -34,7 +34,7 @@ impl Dice {
         usize::try_from((self.bits() >> 16) % bound as u64).expect("below a usize")
     }
 
-    /// So many times in a thousand.
+    /// This many times in a thousand.
     pub fn chance(&mut self, per_mille: usize) -> bool {
         self.below(1000) < per_mille
     }

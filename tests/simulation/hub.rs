@@ -52,7 +52,7 @@ pub struct Seen {
     pub no_leases_until: Option<Instant>,
     /// Watches bring nothing until then.
     pub watches_frozen_until: Option<Instant>,
-    /// Some resources' watches bring nothing until then, while the others go on.
+    /// Some resources' watches bring nothing until then, while the others continue.
     pub some_frozen_until: Option<(BTreeSet<Log>, Instant)>,
     /// Grows when all its watches break.
     pub watches_broken: u32,
@@ -177,9 +177,9 @@ pub struct State {
 /// What a run shares.
 pub struct Hub {
     state: Mutex<State>,
-    /// Wakes whoever polls the replicas.
+    /// Wakes one that polls the replicas.
     pub waker: AtomicWaker,
-    /// Tells when all faults end, and whoever stands still goes on.
+    /// Reports when all faults end, and one that is stuck continues.
     pub healed: Notify,
 }
 
@@ -210,19 +210,19 @@ impl Hub {
         })
     }
 
-    /// Looks or changes.
+    /// Reads or changes.
     pub fn with<R>(&self, run: impl FnOnce(&mut State) -> R) -> R {
         run(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Stops a replica for a while, as SIGSTOP does: nothing of it runs, its clock goes on.
+    /// Stops a replica for a while, as SIGSTOP does: nothing of it runs, its clock continues.
     pub fn pause(self: &Arc<Self>, replica: usize, length: Duration) {
         let until = Instant::now() + length;
         self.with(|state| {
             let seen = state.replicas.entry(replica).or_default();
             seen.paused_until = Some(until);
             state.counts.faults += 1;
-            state.tell(format_args!("r-{replica} stands still for {length:?}"));
+            state.log(format_args!("r-{replica} is stuck for {length:?}"));
         });
         let hub = Arc::clone(self);
         tokio::spawn(async move {
@@ -235,7 +235,7 @@ impl Hub {
                     if state.mutant == Some(Mutant::StoppedClock) {
                         *seen.late.lock().unwrap_or_else(PoisonError::into_inner) += length;
                     }
-                    state.tell(format_args!("r-{replica} goes on"));
+                    state.log(format_args!("r-{replica} continues"));
                 }
             });
             hub.waker.wake();
@@ -266,7 +266,7 @@ impl Hub {
         })
     }
 
-    /// Whether a replica stands still.
+    /// Whether a replica is stuck.
     pub fn is_paused(&self, replica: usize) -> bool {
         self.with(|state| {
             state
@@ -290,7 +290,7 @@ impl State {
     }
 
     /// Writes a line of the record.
-    pub fn tell(&mut self, what: std::fmt::Arguments<'_>) {
+    pub fn log(&mut self, what: std::fmt::Arguments<'_>) {
         let mut line = String::new();
         let _ = write!(line, "{:10.3} {what}", self.elapsed().as_secs_f64());
         for byte in line.bytes() {
@@ -325,10 +325,10 @@ impl State {
     pub fn violate(&mut self, what: String) {
         let rule = self.mutant.and_then(Mutant::rule);
         if rule.is_some_and(|rule| !what.contains(rule)) {
-            self.tell(format_args!("passed over: {what}"));
+            self.log(format_args!("passed over: {what}"));
             return;
         }
-        self.tell(format_args!("VIOLATION {what}"));
+        self.log(format_args!("VIOLATION {what}"));
         self.violation.get_or_insert(what);
     }
 
@@ -374,7 +374,7 @@ impl State {
             return road;
         }
         if dice.chance(20) {
-            // In hand at the server for less than the time between a fence's end and its Lease's.
+            // In flight at the server for less than the time between a fence's end and its Lease's.
             road.out = dice.millis(50, 1500);
         }
         if dice.chance(20) {
@@ -418,13 +418,13 @@ impl State {
         };
         let done = code < 300;
         if request.about_leases() {
-            self.tell(format_args!(
+            self.log(format_args!(
                 "r-{}/{} {} {} {code}",
                 sent.replica, sent.life, request.method, request.path
             ));
             for line in self.judge.leases_changed(&self.server) {
                 self.counts.moves += 1;
-                self.tell(format_args!("  {line}"));
+                self.log(format_args!("  {line}"));
             }
             return answer;
         }
@@ -433,7 +433,7 @@ impl State {
             (false, true) => " (nobody waits)",
             (false, false) => "",
         };
-        self.tell(format_args!(
+        self.log(format_args!(
             "r-{}/{} {} {} {} {code}{flags}",
             sent.replica,
             sent.life,
@@ -485,7 +485,7 @@ impl State {
         self.server.advance_to(now);
         let changes = self.server.change(change);
         for change in &changes {
-            self.tell(format_args!("{what}: {}", change_words(change)));
+            self.log(format_args!("{what}: {}", change_words(change)));
         }
         for what in self.judge.after(&self.server, &changes, None) {
             self.violate(what);

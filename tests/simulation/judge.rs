@@ -10,7 +10,7 @@
 //! was wanted at no time that the writer's watch may have shown within [`ON_THE_WAY`]. For requests that were
 //! given up or whose process stood still, whatever was ever wanted counts. A child that a process makes whose
 //! epoch is over, which the server's fence would refuse, counts for the owner after it from when its watch
-//! tells of it.
+//! reports of it.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
@@ -41,8 +41,8 @@ use crate::{
     storage::Storage,
 };
 
-/// From what a watch brings to the arrival of the writes that follow from it: longer than a process stands
-/// still.
+/// From what a watch brings to the arrival of the writes that follow from it: longer than a process is
+/// suspended still.
 const ON_THE_WAY: Duration = Duration::from_secs(20);
 /// How long ago a pod may have been taken away by somebody else for a controller not to know of it.
 const UNSEEN: Duration = Duration::from_secs(150);
@@ -100,10 +100,11 @@ pub struct By<'a> {
 }
 
 impl By<'_> {
-    /// Whether the writer's watch had told of what happened to a resource at an instant when it wrote.
+    /// Whether the writer's watch had reported what happened to a resource at an instant when it wrote.
     pub(crate) fn had_seen(&self, resource: &'static Resource, at: Instant) -> bool {
-        let told = self.shown.and_then(|shown| shown.get(&Log::Of(resource)));
-        told.into_iter()
+        let reported = self.shown.and_then(|shown| shown.get(&Log::Of(resource)));
+        reported
+            .into_iter()
             .flatten()
             .any(|(shown, until)| *shown <= self.sent && *until >= at)
     }
@@ -189,7 +190,7 @@ impl Judge {
         judge
     }
 
-    /// Looks at the range Leases; what has changed, in words.
+    /// Examines the range Leases; what has changed, in words.
     pub fn leases_changed(&mut self, server: &Server) -> Vec<String> {
         let mut lines = Vec::new();
         // One that somebody deletes by hand begins again, at a lower epoch if nobody is left who remembers.
@@ -234,13 +235,13 @@ impl Judge {
         let none = Vec::new();
         let epochs = self.ranges.get(&by.range).unwrap_or(&none);
         let newer = epochs.iter().find(|(_, epoch, _)| *epoch > by.epoch);
-        // Whoever makes again what somebody has deleted by hand has owned it all the time: its requests on
+        // One that makes again what somebody has deleted by hand has owned it all the time: its requests on
         // the way name the epoch before.
-        let made_anew = |holder: &str| {
+        let made_again = |holder: &str| {
             let before = self.deleted.get(&by.range);
             before.is_some_and(|(epoch, before)| *epoch == by.epoch && before == holder)
         };
-        if let Some((since, epoch, holder)) = newer.filter(|(_, _, holder)| !made_anew(holder)) {
+        if let Some((since, epoch, holder)) = newer.filter(|(_, _, holder)| !made_again(holder)) {
             if sent.held {
                 return Verdict::Stale;
             }
@@ -264,7 +265,7 @@ impl Judge {
             return Verdict::Stale;
         }
         match epochs.last() {
-            Some((_, _, holder)) if made_anew(holder) => {}
+            Some((_, _, holder)) if made_again(holder) => {}
             Some((_, epoch, holder)) if *epoch == by.epoch => {
                 if !holder.starts_with(&format!("{}_", by.replica)) {
                     return Verdict::Wrong(format!(
@@ -447,7 +448,7 @@ impl Judge {
         by: &By<'_>,
     ) -> Option<String> {
         let mut siblings = owner.active(server, child.resource());
-        // Nobody counts what came late from the owner before and was not told of yet.
+        // Nobody counts what came late from the owner before and was not reported yet.
         siblings.retain(|sibling| {
             let late = self.late.get(&*sibling.metadata().uid);
             late.is_none_or(|at| by.had_seen(child.resource(), *at))

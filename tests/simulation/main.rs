@@ -38,7 +38,7 @@ struct Args {
     /// Runs at once; one for each core where none is named
     #[arg(long)]
     threads: Option<usize>,
-    /// Go on after so many violations
+    /// Continue after this many violations
     #[arg(long, default_value_t = 5)]
     violations: usize,
 }
@@ -69,7 +69,7 @@ fn options(args: &Args, seed: u64) -> Options {
 }
 
 fn one(args: &Args, seed: u64) -> ExitCode {
-    // RUST_LOG=node=debug,coordinator=debug tells the replicas' own side.
+    // RUST_LOG=node=debug,coordinator=debug reports the replicas' own side.
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .without_time()

@@ -88,7 +88,7 @@ pub enum Mutant {
     BlindLists,
     /// As [`Self::WrongAges`], for the attach-detach controller: what should wait for minutes is due.
     EarlyForce,
-    /// Who protects claims is told that the pods have come to a version which every cache has passed.
+    /// Who protects claims knows that the pods have come to a version which every cache has passed.
     NoBarrier,
     /// A claim that the binder asks for live is never there, and it sees none that is bound.
     NoClaims,

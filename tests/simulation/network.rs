@@ -153,7 +153,7 @@ async fn carry(hub: Arc<Hub>, mut sent: Sent, request: Request, road: Road, repl
     let counts = usize::from(request.writes() && !request.about_leases());
     hub.with(|state| state.under_way += counts);
     if let Some(length) = road.held {
-        // What its process had on its lips goes out when that goes on.
+        // What its process had in its buffers goes out when that continues.
         tokio::select! {
             biased;
             () = hub.healed.notified() => {}
@@ -165,7 +165,7 @@ async fn carry(hub: Arc<Hub>, mut sent: Sent, request: Request, road: Road, repl
     let answer = hub.with(|state| {
         state.under_way -= counts;
         // Of the requests that were given up, some had left and some had not. What a stopped process had on
-        // its lips goes out when it goes on.
+        // its lips goes out when it continues.
         let left = !sent.aborted || sent.held || state.dice.chance(500);
         left.then(|| state.arrive(sent, &request))
     });
@@ -182,7 +182,7 @@ async fn carry(hub: Arc<Hub>, mut sent: Sent, request: Request, road: Road, repl
             body,
         } => {
             if !reply.is_closed() {
-                hub.with(|state| state.judge.scaling.told(&request, &body));
+                hub.with(|state| state.judge.scaling.reported(&request, &body));
             }
             respond(
                 code,

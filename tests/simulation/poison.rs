@@ -1,6 +1,6 @@
-//! A key that ends whoever reconciles it, on the fleet of [`crate::run`], with no other fault: each process
-//! that is about to write for one ReplicaSet ends at once, before anything has left it, and starts again some
-//! seconds later.
+//! A key that ends the replica that reconciles it, on the fleet of [`crate::run`], with no other fault: each
+//! process that is about to write for one ReplicaSet ends at once, before anything has left it, and starts
+//! again some seconds later.
 //!
 //! What must hold: from the third death on, every further one is of a process that reconciled the key alone,
 //! as its Lease says; there are ever fewer of them; the other ReplicaSets are scaled all along; and once the
@@ -100,7 +100,7 @@ impl State {
                 Some(line[..1].to_owned())
             });
         let named = named.unwrap_or_default();
-        self.tell(format_args!("r-{replica} dies of the key, named {named:?}"));
+        self.log(format_args!("r-{replica} dies of the key, named {named:?}"));
         self.poison.deaths.push((Instant::now(), named));
         self.ended.push(replica);
     }
@@ -117,7 +117,7 @@ pub struct Report {
     pub tale: String,
 }
 
-/// A fleet of so many replicas meets the key; `blind` as in [`Poison::blind`].
+/// A fleet of this many replicas meets the key; `blind` as in [`Poison::blind`].
 pub fn run(seed: u64, replicas: usize, blind: bool) -> Report {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()

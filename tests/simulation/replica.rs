@@ -1,5 +1,5 @@
 //! One replica: the real node and the real coordinator, as tasks of one set, which is polled while the
-//! replica runs, not polled while it stands still, and dropped when it crashes.
+//! replica runs, not polled while it is stuck, and dropped when it crashes.
 
 use std::{
     cell::RefCell,
@@ -44,7 +44,7 @@ use crate::{
 
 /// Ranges of a simulated fleet: few, so that they move often.
 pub const RANGES: u16 = 8;
-/// How often it is looked whether all caches are complete.
+/// How often it is checked whether all caches are complete.
 const READY_POLL: Duration = Duration::from_millis(10);
 /// How long a replica that is asked to leave may take to hand over.
 const DRAIN: Duration = Duration::from_secs(8);
@@ -122,7 +122,7 @@ impl Fleet {
         self.hub.waker.wake();
     }
 
-    /// Ends a replica where it stands.
+    /// Ends a replica where it is.
     pub fn crash(&self, replica: usize) {
         self.errands.borrow_mut().push(Errand::Crash(replica));
         self.hub.waker.wake();
@@ -165,14 +165,14 @@ impl Fleet {
             .collect()
     }
 
-    /// Has every owned key looked at again.
+    /// Has every owned key examined again.
     pub fn wake_all(&self) {
         for shared in self.shared() {
             shared.wake_all(&|_| true, &|_| true);
         }
     }
 
-    /// Lets every replica that runs go on.
+    /// Lets every replica that runs continue.
     pub fn poll(&self, context: &mut Context<'_>) {
         self.hub.waker.register(context.waker());
         let mut due = Vec::new();
@@ -227,7 +227,7 @@ impl Fleet {
                     seen.life = life;
                     seen.alive = true;
                     seen.shown.clear();
-                    state.tell(format_args!("r-{replica}/{life} starts"));
+                    state.log(format_args!("r-{replica}/{life} starts"));
                 });
                 let set = Box::pin(LocalSet::new());
                 let (leave, left) = mpsc::unbounded_channel();
@@ -264,7 +264,7 @@ impl Fleet {
             seen.door = None;
             seen.fence = None;
             seen.view = None;
-            state.tell(format_args!("r-{replica}/{} {how}", process.life));
+            state.log(format_args!("r-{replica}/{} {how}", process.life));
         });
         drop(process);
     }
@@ -478,7 +478,7 @@ async fn live(
         seen.fence = Some(handle.fence());
         seen.view = Some(Arc::clone(&node.shared.view) as Arc<dyn View>);
     });
-    while !node.look_if_ready() {
+    while !node.is_ready_now() {
         tokio::time::sleep(READY_POLL).await;
     }
     let fatal = tokio::select! {
@@ -490,7 +490,7 @@ async fn live(
         return end(&hub, replica, &format!("can't take part: {fatal}"));
     }
     fence.set(handle.fence());
-    hub.with(|state| state.tell(format_args!("r-{replica}/{life} has joined")));
+    hub.with(|state| state.log(format_args!("r-{replica}/{life} has joined")));
     tokio::select! {
         biased;
         fatal = glancing(handle.fatal()) => end(&hub, replica, &format!("can't take part: {fatal}")),
@@ -500,7 +500,7 @@ async fn live(
                 end(&hub, replica, &format!("fails, its Lease released: {released}"));
             }
             Some(Ends::Leaves) | None => {
-                hub.with(|state| state.tell(format_args!("r-{replica}/{life} leaves")));
+                hub.with(|state| state.log(format_args!("r-{replica}/{life} leaves")));
                 let drained = glancing(handle.drain(DRAIN)).await;
                 end(&hub, replica, &format!("has left: {drained:?}"));
             }
@@ -529,7 +529,7 @@ async fn glancing<T>(future: impl Future<Output = T>) -> T {
 /// Says that a process is over; the fleet drops it.
 fn end(hub: &Arc<Hub>, replica: usize, why: &str) {
     hub.with(|state| {
-        state.tell(format_args!("r-{replica} {why}"));
+        state.log(format_args!("r-{replica} {why}"));
         state.ended.push(replica);
     });
     hub.waker.wake();

@@ -250,7 +250,7 @@ fn perform(
     report
 }
 
-/// What stands in a ReplicaSet whose number was given again: the numbers that it has had.
+/// What is in a ReplicaSet whose number was given again: the numbers that it has had.
 const HISTORY: &str = ",\"deployment.kubernetes.io/revision-history\":\"";
 
 /// What two runs of a workload have in common: kit's normal form, without the numbers of revisions, which say
@@ -298,13 +298,13 @@ fn normal(world: &World) -> Vec<String> {
             line = alike(&line);
             line = without_value(&line, HISTORY, "\"").replace(&format!("{HISTORY}\""), "");
             // A Job that was let go before it was seen has never been suspended. One whose pods had all ended
-            // before it could be told that it goes on is complete and suspended at once: upstream's tells of
-            // no more than the end.
-            let told = match line.contains("{\"status\":\"True\",\"type\":\"Complete\"}") {
+            // before it could be reported that it continues is complete and suspended at once: upstream's
+            // reports of no more than the end.
+            let reported = match line.contains("{\"status\":\"True\",\"type\":\"Complete\"}") {
                 true => &["True", "False"][..],
                 false => &["False"],
             };
-            for status in told {
+            for status in reported {
                 let suspended = format!("{{\"status\":\"{status}\",\"type\":\"Suspended\"}}");
                 line = line.replace(&format!("{suspended},"), "");
                 line = line.replace(&format!(",{suspended}"), "");
@@ -433,7 +433,7 @@ impl Director {
                 if now >= faults_end {
                     healed = true;
                     self.heal(replicas);
-                    // Whoever waits for a timer may have begun to only when the faults ended.
+                    // One that waits for a timer may have begun to only when the faults ended.
                     last.1 = now;
                 } else {
                     self.fault();
@@ -563,7 +563,7 @@ impl Director {
                     busy = true;
                     if dice.chance(300) {
                         let one = awaited.remove(place);
-                        state.tell(format_args!("{}", one.what));
+                        state.log(format_args!("{}", one.what));
                         state.others("user", one.deed);
                     }
                 }
@@ -621,8 +621,8 @@ impl Director {
                 let replica = of(dice, &running);
                 let length = dice.millis(1000, 14_000);
                 self.hub.with(|state| {
-                    state.tell(format_args!(
-                        "no Leases for r-{replica} for {length:?}, all else goes on"
+                    state.log(format_args!(
+                        "no Leases for r-{replica} for {length:?}, all else continues"
                     ));
                     let seen = state.replicas.entry(replica).or_default();
                     seen.no_leases_until = Some(Instant::now() + length);
@@ -638,7 +638,7 @@ impl Director {
                 let length = dice.millis(200, 9000);
                 let all = dice.chance(250);
                 self.hub.with(|state| {
-                    state.tell(format_args!(
+                    state.log(format_args!(
                         "no API server for r-{replica} (all: {all}) for {length:?}: {kind:?}"
                     ));
                     for (number, seen) in &mut state.replicas {
@@ -656,7 +656,7 @@ impl Director {
                     let catalogue = state.server.world.catalogue();
                     let all = catalogue.all().iter().map(|entry| Log::Of(entry.resource));
                     let some: BTreeSet<Log> = all.filter(|_| dice.chance(300)).collect();
-                    state.tell(format_args!(
+                    state.log(format_args!(
                         "some watches of r-{replica} stand still for {length:?}: {some:?}"
                     ));
                     let seen = state.replicas.entry(replica).or_default();
@@ -667,7 +667,7 @@ impl Director {
                 let replica = of(dice, &running);
                 let length = dice.millis(500, 15_000);
                 self.hub.with(|state| {
-                    state.tell(format_args!(
+                    state.log(format_args!(
                         "the watches of r-{replica} stand still for {length:?}"
                     ));
                     let seen = state.replicas.entry(replica).or_default();
@@ -678,7 +678,7 @@ impl Director {
                 let replica = of(dice, &running);
                 let forgotten = dice.chance(500);
                 self.hub.with(|state| {
-                    state.tell(format_args!(
+                    state.log(format_args!(
                         "the watches of r-{replica} break (history forgotten: {forgotten})"
                     ));
                     state.replicas.entry(replica).or_default().watches_broken += 1;
@@ -691,7 +691,7 @@ impl Director {
                 let replica = of(dice, &running);
                 let length = dice.millis(500, 8000);
                 self.hub.with(|state| {
-                    state.tell(format_args!("no peers for r-{replica} for {length:?}"));
+                    state.log(format_args!("no peers for r-{replica} for {length:?}"));
                     let seen = state.replicas.entry(replica).or_default();
                     seen.cut_off_until = Some(Instant::now() + length);
                 });
@@ -721,12 +721,12 @@ impl Director {
                     let spoil = name.contains("-range-") && dice.chance(500);
                     self.hub.with(|state| {
                         if spoil {
-                            state.tell(format_args!(
+                            state.log(format_args!(
                                 "somebody sets the epoch of the Lease {name} to the end of its type"
                             ));
                             state.server.spoil_lease(name);
                         } else {
-                            state.tell(format_args!("somebody deletes the Lease {name}"));
+                            state.log(format_args!("somebody deletes the Lease {name}"));
                             state.server.delete_lease(name);
                         }
                         // At once: its owner may make it again before anybody else writes a Lease.
@@ -759,7 +759,7 @@ impl Director {
     /// All faults end.
     fn heal(&mut self, replicas: usize) {
         self.hub.with(|state| {
-            state.tell(format_args!("faults end"));
+            state.log(format_args!("faults end"));
             state.faulty = false;
             for seen in state.replicas.values_mut() {
                 seen.paused_until = None;
@@ -796,16 +796,15 @@ impl Director {
         })
     }
 
-    /// Whoever looks again at everything finds nothing to do.
+    /// One that checks again at everything finds nothing to do.
     async fn check_rest(&self) {
         let version = self.hub.with(|state| state.server.world.version());
         self.fleet.wake_all();
         tokio::time::sleep(AT_REST).await;
         self.hub.with(|state| {
             if state.server.world.version() != version {
-                state.violate(
-                    "at rest somebody wrote when all keys were looked at again".to_owned(),
-                );
+                state
+                    .violate("at rest somebody wrote when all keys were examined again".to_owned());
             }
         });
     }

@@ -2,7 +2,7 @@
 //! window still holds a larger recommendation, and nothing grows or shrinks faster than a policy of pods
 //! allows.
 //!
-//! What was recommended follows from the values that were told: an external metric's average over pods. A
+//! What was recommended follows from the values that were reported: an external metric's average over pods. A
 //! value that has come just when its range changed hands may not have been recommended, so a few are let
 //! pass; and a process may have stood still for a moment between a decision and its write.
 
@@ -22,13 +22,13 @@ use crate::{
 };
 
 const CONTROLLER: &str = "horizontal-pod-autoscaler-controller";
-/// The period of looks in a simulated fleet.
+/// The period of reads in a simulated fleet.
 pub const PERIOD: Duration = Duration::from_secs(2);
 /// The stabilization window of scale-downs in a simulated fleet.
 pub const WINDOW: Duration = Duration::from_secs(30);
-/// Values that may have been told without becoming a recommendation.
+/// Values that may have been reported without becoming a recommendation.
 const UNHEARD: usize = 3;
-/// From a decision to the send of its write, at most: a process that stands still for longer has lost its
+/// From a decision to the send of its write, at most: a process that is stuck for longer has lost its
 /// fence by then.
 const ON_THE_WAY: Duration = Duration::from_secs(5);
 
@@ -41,8 +41,8 @@ struct Scaled {
 /// All that is remembered.
 #[derive(Default)]
 pub struct Scaling {
-    /// By namespace and external metric: what was told, and when.
-    told: BTreeMap<(String, String), Vec<(Instant, i64)>>,
+    /// By namespace and external metric: what was reported, and when.
+    reported: BTreeMap<(String, String), Vec<(Instant, i64)>>,
     /// By the target's uid.
     scaled: BTreeMap<String, Vec<Scaled>>,
     /// How often a target has become smaller.
@@ -50,15 +50,15 @@ pub struct Scaling {
 }
 
 impl Scaling {
-    /// A process has been told a metric's value.
-    pub fn told(&mut self, request: &Request, body: &[u8]) {
+    /// A process has been given a metric's value.
+    pub fn reported(&mut self, request: &Request, body: &[u8]) {
         let Some((namespace, name)) = metrics::external(&request.path) else {
             return;
         };
         let json: Value = serde_json::from_slice(body).unwrap_or_default();
         let value = json["items"][0]["value"].as_str();
         if let Some(value) = value.and_then(|value| value.parse().ok()) {
-            self.told
+            self.reported
                 .entry((namespace.to_owned(), name.to_owned()))
                 .or_default()
                 .push((Instant::now(), value));
@@ -143,7 +143,7 @@ impl Scaling {
                 Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
             });
         let larger = self
-            .told
+            .reported
             .get(&place)?
             .iter()
             .filter(|(at, _)| *at <= sent && sent - *at < window)

@@ -95,9 +95,9 @@ pub struct Opened {
     pub metadata: bool,
     /// What is sent at once.
     pub first: Vec<Vec<u8>>,
-    /// The place in the log from which it goes on.
+    /// The place in the log from which it continues.
     pub at: usize,
-    /// Tells when the log has grown. (No `watch` channel: it wakes its receivers in a random order.)
+    /// Reports when the log has grown. (No `watch` channel: it wakes its receivers in a random order.)
     pub grows: Arc<Notify>,
 }
 
@@ -356,7 +356,7 @@ impl Server {
     fn note(&mut self) -> Vec<Change> {
         let mut changed: Vec<(u64, Place, Change)> = Vec::new();
         let mut gone: Vec<(Place, AnyObject)> = Vec::new();
-        // Both are in order; what is the same object is passed over without a look at its name.
+        // Both are in order; what is the same object is passed over without a check of its name.
         let mut known = self.known.iter().peekable();
         let mut held = self.world.objects().peekable();
         loop {

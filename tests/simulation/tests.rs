@@ -14,7 +14,7 @@ mod seeds;
 
 /// What `cargo verify` runs.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=300;
-/// A deliberate fault must be caught within so many seeds.
+/// A deliberate fault must be caught within this many seeds.
 const MUTANT_SEEDS: u64 = 500;
 
 #[test]

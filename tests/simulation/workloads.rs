@@ -293,7 +293,7 @@ pub fn workload(controller: &str, variant: u64) -> Workload {
         dice: Dice::new(variant / count),
         at: Duration::from_secs(2),
         workload: Workload {
-            // Whoever clears up is one of the controllers.
+            // One that clears up is one of the controllers.
             world: World::at("12:00:00").without_collector(),
             deeds: Vec::new(),
             awaited: Vec::new(),

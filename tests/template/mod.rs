@@ -202,7 +202,7 @@ fn short(message: &str) -> &str {
     message.rsplit('.').next().unwrap_or(message)
 }
 
-/// What the templates name and admission looks up.
+/// What the templates name and admission fetches.
 fn surroundings() -> Value {
     json!({"apiVersion": "v1", "kind": "List", "items": [
         {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "some"},

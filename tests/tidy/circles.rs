@@ -149,7 +149,7 @@ mod tests {
             ("apps/web/mod.rs", "mod plan;"),
             (
                 "apps/web/plan.rs",
-                "use super::{\n    Memory, context::Look,\n    status::{self, Report},\n};",
+                "use super::{\n    Memory, context::View,\n    status::{self, Report},\n};",
             ),
             ("apps/web/status.rs", "fn of() { super::plan::spec() }"),
             ("apps/web/context.rs", "use super::Memory;"),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_tests_other_folders_and_what_only_looks_alike_are_no_uses() {
+    fn comments_tests_other_folders_and_what_only_resembles_are_no_uses() {
         let found = found(&[
             ("apps/web/a.rs", "use super::b;\n// super::a"),
             (

@@ -253,7 +253,7 @@ pub(crate) fn complaints(crates: &Crates) -> Vec<String> {
             .or_else(|| name.starts_with(GROUP_PREFIX).then_some(&GROUP_ROW));
         let Some(row) = row else {
             complaints.push(format!(
-                "{name}: stands in no row of tests/tidy/dependencies.rs"
+                "{name}: is in no row of tests/tidy/dependencies.rs"
             ));
             continue;
         };
@@ -352,7 +352,7 @@ mod tests {
             "controllers-apps: may not depend on controllers-batch",
             "controllers-batch: must never need k8s-openapi (controllers-batch -> k8s-openapi)",
             "coordinator: may not depend on controllers-apps",
-            "newcomer: stands in no row of tests/tidy/dependencies.rs",
+            "newcomer: is in no row of tests/tidy/dependencies.rs",
         ] {
             assert!(
                 found.iter().any(|line| line == expected),

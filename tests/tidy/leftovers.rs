@@ -19,7 +19,7 @@ const MACHINE_PATHS: &[&str] = &[
     concat!("/wo", "rk/"),
 ];
 
-/// Where packages and images come from is the business of whoever builds.
+/// Where packages and images come from is the business of who builds.
 const REGISTRIES: &[&str] = &[
     concat!("index.crates", ".io"),
     concat!("static.crates", ".io"),
@@ -102,7 +102,7 @@ fn complaints_of(line: &str, prose: bool) -> Vec<String> {
     found
 }
 
-/// Whether `word` stands in the line by itself, not as part of a longer one.
+/// Whether `word` is in the line by itself, not as part of a longer one.
 fn as_word(line: &str, word: &str, part: impl Fn(char) -> bool) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let before = line[..at].chars().next_back();

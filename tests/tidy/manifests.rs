@@ -49,7 +49,7 @@ const CHECKED: &[&str] = &[
 ];
 
 /// Those of `members` (names of crates) that the root manifest compiles for release without checks for
-/// overflow: what overflows there goes on as another number.
+/// overflow: what overflows there continues as another number.
 pub(crate) fn unchecked(root: &str, members: &[String]) -> Vec<String> {
     let wanted = members
         .iter()

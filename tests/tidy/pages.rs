@@ -304,14 +304,14 @@ mod tests {
             (page, ""),
             (
                 "a/core/ring.rs",
-                "pub struct RangeState { in_hand_ms: u64 }\nfn give_back() {}",
+                "pub struct RangeState { late_write_ms: u64 }\nfn give_back() {}",
             ),
             ("b/lib.rs", "// struct OnlyInAComment\nmod queue;"),
         ]);
         let identifiers = identifiers(&files);
         for good in [
             "RangeState",
-            "in_hand_ms",
+            "late_write_ms",
             "queue::give_back",
             "give_back()",
             "core/ring.rs",

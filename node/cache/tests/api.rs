@@ -141,7 +141,7 @@ async fn refusals_are_typed_from_json_and_from_protobuf() {
 }
 
 #[tokio::test]
-async fn no_answer_is_told_apart_from_a_late_one() {
+async fn no_answer_is_distinguished_from_a_late_one() {
     let mut server = Server::start().await;
     let api = Api::connect(&server.config, Purpose::Writes, None).unwrap();
     let late = tokio::spawn({
@@ -315,7 +315,7 @@ impl Guard for Door {
     fn open(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
-    fn in_hand(&self) -> Duration {
+    fn late_write_max(&self) -> Duration {
         Duration::from_secs(2)
     }
 }

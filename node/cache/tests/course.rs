@@ -110,7 +110,7 @@ fn a_watch_that_the_server_ends_at_once_is_not_asked_in_a_tight_loop() {
 }
 
 #[test]
-fn waits_double_up_to_the_bound_and_start_anew_after_a_success() {
+fn waits_double_up_to_the_bound_and_start_again_after_a_success() {
     let mut run = Run::at(7);
     let forbidden = status(403, "Forbidden", None);
     let waits: Vec<u128> = (0..8).map(|_| run.end(&forbidden, false, LONG).1).collect();
@@ -179,7 +179,7 @@ fn a_list_whose_pages_were_forgotten_is_asked_for_whole_and_the_next_is_streamed
 }
 
 #[test]
-fn a_watch_that_brings_garbage_again_and_again_is_listed_anew() {
+fn a_watch_that_brings_garbage_again_and_again_is_listed_again() {
     let mut run = Run::at(7);
     assert_eq!(run.end(&garbage(), false, LONG).0, Ask::Watch { from: 7 });
     assert_eq!(run.end(&garbage(), false, LONG).0, Ask::Watch { from: 7 });
@@ -187,7 +187,7 @@ fn a_watch_that_brings_garbage_again_and_again_is_listed_anew() {
 }
 
 #[test]
-fn a_version_that_the_server_does_not_know_yet_is_listed_anew() {
+fn a_version_that_the_server_does_not_know_yet_is_listed_again() {
     let mut too_large = Status {
         code: 504,
         reason: "Timeout".to_owned(),

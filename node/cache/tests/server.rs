@@ -1,4 +1,4 @@
-//! An API server in hand: every request is handed to the test, which answers it.
+//! An API server of the test: every request is handed to the test, which answers it.
 
 use std::{
     convert::Infallible,

@@ -59,7 +59,7 @@ fn keys(objects: &[AnyObject]) -> Vec<(String, String)> {
 }
 
 proptest! {
-    /// Whatever is put and taken away: look-ups, lists and indexes say what a plain map says, in its order.
+    /// Whatever is put and taken away: lookups, lists and indexes say what a plain map says, in its order.
     #[test]
     fn the_store_and_its_indexes_agree_with_a_plain_map(
         steps in prop::collection::vec((0u8..3, 0u8..6, 0u8..3, 0u8..2, any::<bool>()), 0..120),
@@ -113,7 +113,7 @@ proptest! {
         prop_assert_eq!(store.read().len(), model.len());
     }
 
-    /// A relist tells exactly what a reader sees differently: played upon the old content, its changes make
+    /// A relist reports exactly what a reader sees differently: played upon the old content, its changes make
     /// the new.
     #[test]
     fn differences_played_upon_the_old_content_make_the_new(
@@ -128,11 +128,11 @@ proptest! {
                 content.put(&object, &store.indexes).unwrap();
             }
         }
-        let told = before.differences(&after);
+        let reported = before.differences(&after);
         let unchanged = old.iter().filter(|(name, version)| new.get(name) == Some(version)).count();
         let gone = old.keys().filter(|name| !new.contains_key(name)).count();
-        prop_assert_eq!(told.len(), new.len() - unchanged + gone);
-        for (old, new) in &told {
+        prop_assert_eq!(reported.len(), new.len() - unchanged + gone);
+        for (old, new) in &reported {
             match new {
                 Some(object) => { before.put(object, &store.indexes).unwrap(); }
                 None => {
@@ -158,9 +158,9 @@ fn feed(cache: &Cache, kind: &str, pod: &Pod) {
 #[test]
 fn subscribers_find_the_change_applied_and_no_lock_held() {
     let cache = pods();
-    let told = Arc::new(Mutex::new(Vec::new()));
+    let reported = Arc::new(Mutex::new(Vec::new()));
     assert!(cache.subscribe(Pod::resource(), {
-        let (cache, told) = (Arc::downgrade(&cache), Arc::clone(&told));
+        let (cache, reported) = (Arc::downgrade(&cache), Arc::clone(&reported));
         Box::new(move |change| {
             let cache = cache.upgrade().unwrap();
             // Reading from within would hang if the store's lock were held.
@@ -168,7 +168,8 @@ fn subscribers_find_the_change_applied_and_no_lock_held() {
             let version = |object: Option<&AnyObject>| {
                 object.map_or(0, |object| object.metadata().resource_version)
             };
-            told.lock()
+            reported
+                .lock()
                 .unwrap()
                 .push((version(change.old), version(change.new), seen));
         })
@@ -179,15 +180,15 @@ fn subscribers_find_the_change_applied_and_no_lock_held() {
     feed(&cache, "DELETED", &pod("a", "u-2", 9, ""));
     feed(&cache, "DELETED", &pod("b", "u-3", 10, ""));
     assert_eq!(
-        *told.lock().unwrap(),
+        *reported.lock().unwrap(),
         [
             (0, 5, 1),
             (5, 6, 1),
-            // Deleted and made again while nobody looked: told as two changes.
+            // Deleted and made again while nobody watched: reported as two changes.
             (6, 0, 1),
             (0, 8, 1),
             (8, 0, 0),
-            // Never stored, but its end is told with what the server sent.
+            // Never stored, but its end is reported with what the server sent.
             (10, 0, 0)
         ]
     );
@@ -269,7 +270,7 @@ async fn who_waits_for_an_object_to_go_is_woken_when_it_goes_and_by_nothing_else
     feed(&cache, "MODIFIED", &pod("a", "u-1", 6, ""));
     feed(&cache, "DELETED", &pod("b", "u-2", 7, ""));
     assert!((&mut replaced).now_or_never().is_none());
-    // Deleted and made again while nobody looked.
+    // Deleted and made again while nobody watched.
     feed(&cache, "MODIFIED", &pod("a", "u-3", 8, ""));
     assert_eq!(replaced.now_or_never(), Some(()));
     let wait = || Box::pin(cache.wait_departed(resource, "u-3"));
@@ -440,7 +441,7 @@ fn what_does_not_decode_is_counted_and_leaves_the_older_version_standing() {
 }
 
 #[test]
-fn the_size_that_is_told_grows_with_what_is_held() {
+fn the_size_that_is_reported_grows_with_what_is_held() {
     let cache = pods();
     assert_eq!(cache.approximate_bytes(Pod::resource()), 0);
     for name in 0..1200 {
@@ -491,10 +492,10 @@ fn what_discovery_brings_is_held_by_its_metadata_and_taken_away_again() {
         [("shop".to_owned(), "a".to_owned())]
     );
 
-    // A deletion is remembered; what only went out of sight is told, but was not deleted.
+    // A deletion is remembered; what only went out of sight is reported, but was not deleted.
     assert!(!cache.gone("u-1"));
-    let told = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&told);
+    let reported = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&reported);
     cache.subscribe(
         carts,
         Box::new(move |change| {
@@ -503,7 +504,7 @@ fn what_discovery_brings_is_held_by_its_metadata_and_taken_away_again() {
         }),
     );
     cache.forget(carts);
-    assert_eq!(told.load(Ordering::Relaxed), 1);
+    assert_eq!(reported.load(Ordering::Relaxed), 1);
     assert!(!cache.gone("u-1"));
     assert_eq!(cache.found(), [all_pods]);
     cache.feed(all_pods, &frame("DELETED", 7)).unwrap();

@@ -13,13 +13,13 @@ use kubernetes_proto::{Object as _, core::Pod, metadata_only};
 use super::server::{PATIENCE, Server, Watch, pod, raw};
 use crate::{Api, Cache, Order, Purpose, Renewed, Settings, Sight, State, Stats};
 
-/// What subscribers were told: name and version, `-` in front of what is gone.
-type Told = Arc<Mutex<Vec<String>>>;
+/// What subscribers were notified of: name and version, `-` in front of what is gone.
+type Reported = Arc<Mutex<Vec<String>>>;
 
 struct Bed {
     server: Server,
     cache: Arc<Cache>,
-    told: Told,
+    reported: Reported,
     running: tokio::task::JoinHandle<Infallible>,
 }
 
@@ -46,9 +46,9 @@ impl Bed {
             .resource(Pod::resource())
             .settings(settings)
             .build();
-        let told = Told::default();
+        let reported = Reported::default();
         cache.subscribe(Pod::resource(), {
-            let told = Arc::clone(&told);
+            let reported = Arc::clone(&reported);
             Box::new(move |change| {
                 let text = match (change.old, change.new) {
                     (_, Some(new)) => format!(
@@ -59,7 +59,7 @@ impl Bed {
                     (Some(old), None) => format!("-{}", old.metadata().name),
                     (None, None) => "nothing".to_owned(),
                 };
-                told.lock().unwrap().push(text);
+                reported.lock().unwrap().push(text);
             })
         });
         let api = Api::connect(&server.config, Purpose::Watches, None).unwrap();
@@ -67,7 +67,7 @@ impl Bed {
         Self {
             server,
             cache,
-            told,
+            reported,
             running,
         }
     }
@@ -122,8 +122,8 @@ impl Bed {
             .collect()
     }
 
-    fn told(&self) -> Vec<String> {
-        std::mem::take(&mut self.told.lock().unwrap())
+    fn reported(&self) -> Vec<String> {
+        std::mem::take(&mut self.reported.lock().unwrap())
     }
 }
 
@@ -171,11 +171,11 @@ async fn a_streamed_list_is_served_whole_and_not_before_its_end() {
     watch.bookmark(40, false);
     bed.passed(40).await;
     assert_eq!(bed.names(), ["a@11"]);
-    assert_eq!(bed.told(), ["a@5", "b@9", "a@11", "-b"]);
+    assert_eq!(bed.reported(), ["a@5", "b@9", "a@11", "-b"]);
 }
 
 #[tokio::test]
-async fn a_watch_goes_on_where_it_was_after_its_end_and_after_a_break() {
+async fn a_watch_continues_where_it_was_after_its_end_and_after_a_break() {
     let (mut bed, watch) = Bed::listed(quick()).await;
     watch.bookmark(20, false);
     bed.passed(20).await;
@@ -198,7 +198,7 @@ async fn a_watch_goes_on_where_it_was_after_its_end_and_after_a_break() {
 #[tokio::test]
 async fn a_version_that_is_gone_lists_again_while_the_old_content_is_served() {
     let (mut bed, watch) = Bed::listed(quick()).await;
-    bed.told();
+    bed.reported();
     watch.error(410, "Expired");
     let asked = bed.server.asked().await;
     assert!(asked.streams_a_list());
@@ -216,9 +216,11 @@ async fn a_version_that_is_gone_lists_again_while_the_old_content_is_served() {
     watch.bookmark(35, true);
     bed.passed(35).await;
     assert_eq!(bed.names(), ["b@30", "c@31"]);
-    bed.until("all is told", |bed| bed.told.lock().unwrap().len() >= 4)
-        .await;
-    assert_eq!(bed.told(), ["-a", "-b", "b@30", "c@31"]);
+    bed.until("all is reported", |bed| {
+        bed.reported.lock().unwrap().len() >= 4
+    })
+    .await;
+    assert_eq!(bed.reported(), ["-a", "-b", "b@30", "c@31"]);
     assert_eq!(bed.cache.indexed(Pod::resource(), "owner", "o").len(), 1);
 }
 
@@ -293,7 +295,7 @@ async fn what_the_server_refuses_is_named_with_its_verb_and_asked_again() {
     watch.bookmark(10, true);
     bed.until("watched", |bed| bed.stats().state == State::Complete)
         .await;
-    // The rights are taken away later: the content stays, the trouble is told.
+    // The rights are taken away later: the content stays, the trouble is reported.
     drop(watch);
     bed.server
         .asked()
@@ -522,9 +524,9 @@ async fn an_object_that_does_not_decode_in_a_list_stays_as_it_was() {
 }
 
 #[tokio::test]
-async fn a_watch_that_is_stopped_and_run_again_goes_on_and_tells_all() {
+async fn a_watch_that_is_stopped_and_run_again_continues_and_reports_all() {
     let (mut bed, _watch) = Bed::listed(quick()).await;
-    bed.told();
+    bed.reported();
     // Two changes of a relist were put aside when the watch was stopped.
     let a = bed.cache.get(Pod::resource(), "shop", "a");
     let b = bed.cache.get(Pod::resource(), "shop", "b");
@@ -538,7 +540,7 @@ async fn a_watch_that_is_stopped_and_run_again_goes_on_and_tells_all() {
     let second = tokio::spawn(bed.cache.run(Pod::resource(), api));
     let asked = bed.server.asked().await;
     assert_eq!(asked.parameter("resourceVersion"), "10");
-    assert_eq!(bed.told(), ["a@5", "-b"]);
+    assert_eq!(bed.reported(), ["a@5", "-b"]);
     bed.running.abort();
     drop(asked);
     let asked = bed.server.asked().await;
@@ -578,7 +580,7 @@ async fn what_is_not_served_is_not_there_for_those_who_can_do_without_it() {
     assert!(cache.complete() && asked.streams_a_list());
     assert_eq!(cache.stats(Pod::resource()).unwrap().state, State::Complete);
     assert!(cache.missing().is_empty());
-    // Other refusals are told as ever.
+    // Other refusals are reported as ever.
     asked.refuse(403, "Forbidden", "pods is forbidden");
     let asked = server.asked().await;
     assert_eq!(cache.missing().len(), 1);
@@ -597,7 +599,7 @@ async fn what_is_not_served_is_not_there_for_those_who_can_do_without_it() {
 }
 
 #[tokio::test]
-async fn what_one_controller_needs_is_waited_for_whoever_else_can_do_without_it() {
+async fn what_one_controller_needs_is_waited_for_whichever_else_can_do_without_it() {
     let mut server = Server::start().await;
     let (mut with, mut without) = (
         controllers_kit::Watches::default(),
@@ -620,7 +622,7 @@ async fn what_one_controller_needs_is_waited_for_whoever_else_can_do_without_it(
 }
 
 #[tokio::test]
-async fn a_name_counts_as_used_after_its_removal_and_a_list_begins_the_history_anew() {
+async fn a_name_counts_as_used_after_its_removal_and_a_list_begins_the_history_again() {
     let (mut bed, watch) = Bed::listed(quick()).await;
     let used = |bed: &Bed, name: &str| bed.cache.name_used(Pod::resource(), "shop", name);
     let covers = |bed: &Bed, uid: &str| bed.cache.history_covers(uid);

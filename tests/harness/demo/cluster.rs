@@ -32,7 +32,7 @@ const NODE_FLAGS: [&str; 2] = [
     "--node-monitor-grace-period=16s",
     "--node-monitor-period=1s",
 ];
-/// Longest lease that is waited out when a Lease looks expired by this machine's clock: upstream's
+/// Longest lease that is waited out when a Lease seems expired by this machine's clock: upstream's
 /// default is 15 s.
 const LEASE_LIMIT: SignedDuration = SignedDuration::from_secs(60);
 /// Name, namespace and label of the fleet's Leases.
@@ -57,7 +57,7 @@ pub(crate) enum Cluster {
 }
 
 impl Cluster {
-    /// A control plane with room for so many pods and half as many again.
+    /// A control plane with room for this many pods and half as many again.
     pub(crate) async fn own(pods: usize) -> Result<Self> {
         let nodes = (pods + pods / 2).div_ceil(PODS_PER_NODE).max(NODES);
         let control_plane = ControlPlane::builder()
@@ -207,7 +207,7 @@ async fn refuse_beside_kcm(client: Client) -> Result<()> {
         Held::Perhaps(holder, duration) => {
             let duration = duration.min(LEASE_LIMIT);
             eprintln!(
-                "the Lease kube-system/{KCM_LEASE} of {holder} looks expired: watching for {duration:#} whether it is renewed"
+                "the Lease kube-system/{KCM_LEASE} of {holder} seems expired: watching for {duration:#} whether it is renewed"
             );
             tokio::time::sleep(duration.unsigned_abs()).await;
             let renewed =
@@ -236,7 +236,7 @@ async fn refuse_beside_a_fleet(client: Client) -> Result<()> {
         .context("listing the Leases of Manifold's fleets")?;
     for lease in list.items {
         let name = lease.metadata.name.clone().unwrap_or_default();
-        // A range's Lease is not renewed, so it tells nothing of who is alive.
+        // A range's Lease is not renewed, so it reports nothing of who is alive.
         if let (true, Held::By(holder)) =
             (name.contains("-replica-"), held(&lease, Timestamp::now()))
         {

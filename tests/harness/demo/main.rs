@@ -2,7 +2,7 @@
 //!
 //! Starts a real control plane and some replicas, gives them a workload, and then by itself scales
 //! out, rolls a Deployment out, lets a node die, kills one replica and stops another. It ends with a
-//! summary, and with an exit code that tells whether what must hold has held.
+//! summary, and with an exit code that reports whether what must hold has held.
 
 mod cluster;
 mod scenario;
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     let result = runtime
         .context("starting the demo's runtime")
         .and_then(|runtime| {
-            // What blocks (a build) goes on until its process is gone; nobody waits for it here.
+            // What blocks (a build) continues until its process is gone; nobody waits for it here.
             let result = runtime.block_on(run(&args));
             runtime.shutdown_background();
             result
@@ -95,7 +95,7 @@ fn taking_down() -> ExitCode {
     ExitCode::from(INTERRUPTED)
 }
 
-/// Ctrl-C, or SIGTERM from whoever started us.
+/// Ctrl-C, or SIGTERM from the parent.
 struct Interrupt {
     ctrl_c: Signal,
     terminate: Signal,
@@ -192,7 +192,7 @@ impl Stage {
                     self.cluster.keep_files()?;
                 }
                 if args.keep {
-                    self.tell_where();
+                    self.show_places();
                     interrupt.comes().await;
                 }
                 code
@@ -215,7 +215,7 @@ impl Stage {
         Ok(code)
     }
 
-    fn tell_where(&self) {
+    fn show_places(&self) {
         println!("\nkubeconfig  {}", self.cluster.kubeconfig().display());
         if let Cluster::Own(control_plane) = &self.cluster {
             println!("API server  {}", control_plane.url());

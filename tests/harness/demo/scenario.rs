@@ -20,7 +20,7 @@ use crate::summary::{Event, Summary, TAKEOVER_LIMIT};
 use crate::view::{Figures, Pods, Row, State, View};
 use crate::workload::Workload;
 
-/// Between two looks at everything.
+/// Between two checks of everything.
 const TICK: Duration = Duration::from_millis(250);
 /// A replica that answers no sooner shows no figures in this picture.
 const ANSWER_LIMIT: Duration = Duration::from_millis(400);
@@ -46,7 +46,7 @@ struct Slot {
     row: Row,
     /// Reconciles counted at a moment, from which the rate follows.
     counted: Option<(Instant, u64)>,
-    /// Writes as last told.
+    /// Writes as last reported.
     writes: u64,
 }
 
@@ -297,7 +297,7 @@ impl Scenario {
                     .map(|slot| (slot.row.name.clone(), slot.writes))
                     .collect();
                 summary.writes_from =
-                    "as each replica last told; the audit log of this cluster cannot be read";
+                    "as each replica last reported; the audit log of this cluster cannot be read";
             }
         }
         Ok(summary)
@@ -369,7 +369,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Slots whose replica shall serve.
+    /// Slots whose replica must serve.
     fn running(&self) -> Vec<usize> {
         let serves = |slot: &Slot| matches!(slot.row.state, State::Starting | State::Ready);
         (0..self.slots.len())
@@ -386,14 +386,14 @@ impl Scenario {
         }
     }
 
-    /// Looks at everything once, shows it, and fails if something has died that should run.
+    /// Examines everything once, shows it, and fails if something has died that should run.
     async fn tick(&mut self, cluster: &mut Cluster) -> Result<()> {
         let next = Instant::now() + TICK;
         cluster.check()?;
         for index in self.running() {
             self.slots[index].replica.check()?;
         }
-        join_all(self.slots.iter_mut().map(Slot::look)).await;
+        join_all(self.slots.iter_mut().map(Slot::read)).await;
         let pods = self.pods();
         let rows: Vec<Row> = self.slots.iter().map(|slot| slot.row.clone()).collect();
         self.view.show(&self.phase, &rows, pods);
@@ -481,7 +481,7 @@ impl Scenario {
             .spawn(follow(leases, labels, move |change| match change {
                 Change::Seen(lease) => lock(&owners).lease(FLEET, &lease),
                 Change::Gone(lease) => lock(&owners).lease_gone(FLEET, &lease),
-                Change::Anew => *lock(&owners) = Owners::default(),
+                Change::Again => *lock(&owners) = Owners::default(),
             }));
     }
 
@@ -493,7 +493,7 @@ impl Scenario {
             self.workload.selector(),
             move |change| match change {
                 Change::Seen(set) | Change::Gone(set) => lock(&ledger).replica_set(&set),
-                Change::Anew => {}
+                Change::Again => {}
             },
         ));
         let pods: Api<Pod> = Api::all(self.client.clone());
@@ -504,7 +504,7 @@ impl Scenario {
             move |change| match change {
                 Change::Seen(pod) => lock(&ledger).pod(&pod),
                 Change::Gone(pod) => lock(&ledger).pod_gone(&pod),
-                Change::Anew => lock(&ledger).pods_anew(),
+                Change::Again => lock(&ledger).pods_again(),
             },
         ));
         let deployments: Api<Deployment> =
@@ -558,7 +558,7 @@ impl Scenario {
 
 impl Slot {
     /// Asks the replica how it is.
-    async fn look(&mut self) {
+    async fn read(&mut self) {
         if matches!(self.row.state, State::Killed | State::Stopped) {
             return;
         }

@@ -151,7 +151,7 @@ impl View {
             Some(live) => live.bars.println(&line),
             None => writeln!(std::io::stdout(), "{line}"),
         };
-        // Who reads may have gone; the work and its exit code go on.
+        // Who reads may have gone; the work and its exit code continue.
         drop(shown);
     }
 

@@ -17,7 +17,7 @@ use crate::cluster::{FLEET, FLEET_LABEL, FLEET_NAMESPACE};
 const NAMESPACES: usize = 3;
 /// Creations at once.
 const AT_ONCE: usize = 8;
-/// Marks every object of the demo; the value tells one demo from another.
+/// Marks every object of the demo; the value distinguishes one demo from another.
 pub(crate) const LABEL: &str = "manifold.dev/demo";
 /// Marks the probes.
 pub(crate) const PROBE_LABEL: &str = "manifold.dev/demo-probe";

@@ -40,11 +40,11 @@ async fn nothing_of_a_node_is_left_when_the_process_that_made_it_is_killed() -> 
         .stderr(Stdio::null())
         .spawn()?;
     let lines = BufReader::new(victim.stdout.take().context("its output")?).lines();
-    let told = lines
+    let reported = lines
         .map_while(Result::ok)
         .find_map(|line| line.split_once("NODE ").map(|(_, rest)| rest.to_owned()))
-        .context("the process did not tell of its node")?;
-    let mut words = told.split(' ');
+        .context("the process did not report its node")?;
+    let mut words = reported.split(' ');
     let gateway = words.next().context("an address")?;
     let paths: Vec<&Path> = words.map(Path::new).collect();
     let here = addresses().await?;

@@ -19,7 +19,7 @@ pub enum Change<K> {
     /// It is gone.
     Gone(K),
     /// All that are there follow; others are gone, unseen.
-    Anew,
+    Again,
 }
 
 /// Calls `each` for every change of the objects with these labels; never returns.
@@ -33,7 +33,7 @@ where
             continue;
         };
         let mut version = list.metadata.resource_version.unwrap_or_default();
-        each(Change::Anew);
+        each(Change::Again);
         for object in list.items {
             each(Change::Seen(object));
         }
@@ -42,7 +42,7 @@ where
     }
 }
 
-/// One watch; whether the next can go on from `version`.
+/// One watch; whether the next can continue from `version`.
 async fn watch<K>(
     api: &Api<K>,
     labels: &str,

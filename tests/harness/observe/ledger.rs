@@ -67,14 +67,14 @@ impl Ledger {
 
     /// A pod that is no more.
     pub fn pod_gone(&mut self, pod: &Pod) {
-        // It may have come and gone between two looks.
+        // It may have come and gone between two checks.
         self.pod(pod);
         self.pods
             .remove(pod.metadata.uid.as_deref().unwrap_or_default());
     }
 
-    /// What is there is told again; what was made stays in the book.
-    pub fn pods_anew(&mut self) {
+    /// What is there is reported again; what was made stays in the book.
+    pub fn pods_again(&mut self) {
         self.pods.clear();
     }
 

@@ -165,7 +165,7 @@ impl Probes {
         self.probes.iter().filter(waiting).count()
     }
 
-    /// Changes that the server has not answered count no more: whoever sent them has gone.
+    /// Changes that the server has not answered count no more: one that sent them has gone.
     pub fn forget_unanswered(&mut self) {
         for probe in &mut self.probes {
             probe.touch = probe.touch.filter(|touch| touch.generation.is_some());

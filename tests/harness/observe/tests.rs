@@ -116,7 +116,7 @@ fn pods_beyond_wanted_are_counted_even_when_they_are_gone_again() {
     ledger.pod(&pod("g", "new", true));
     assert_eq!((ledger.evicted(), ledger.beyond_wanted()), (1, 2));
 
-    ledger.pods_anew();
+    ledger.pods_again();
     assert_eq!(
         (
             ledger.present(),
@@ -168,7 +168,7 @@ fn ranges_are_spread_when_every_one_has_a_live_owner_evenly() {
 }
 
 #[test]
-fn waits_are_told_probe_by_probe_and_what_was_never_answered_can_be_forgotten() {
+fn waits_are_reported_probe_by_probe_and_what_was_never_answered_can_be_forgotten() {
     let start = Instant::now();
     let at = |ms: u64| start + Duration::from_millis(ms);
     let mut probes = Probes::new(3);

@@ -60,7 +60,7 @@ impl Step {
             Self::Build => {
                 "cargo build --release --bin manifold --bin instructions, cargo test --no-run"
             }
-            Self::Instructions => "cargo instructions: no part has become dearer",
+            Self::Instructions => "cargo instructions: no part has become more expensive",
             Self::Test => "cargo test --workspace",
         }
     }
@@ -156,10 +156,10 @@ fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
 
-/// One line to stdout at once, so that it stands in order with what the tools print.
+/// One line to stdout at once, so that it is in order with what the tools print.
 fn say(line: &str) {
     println!("{line}");
-    // Who reads the output may have gone; the exit code still tells.
+    // Who reads the output may have gone; the exit code still reports.
     let _ = std::io::stdout().flush();
 }
 

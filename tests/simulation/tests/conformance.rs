@@ -1,5 +1,5 @@
 //! The same calls, to the simulated server and to the real one; the answers must agree: code, reason and
-//! cause, what became of the resourceVersion, what is read back, and what watches tell in which order.
+//! cause, what became of the resourceVersion, what is read back, and what watches bring in which order.
 
 use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
@@ -162,16 +162,16 @@ impl Caller {
         self.api.watch(request).await
     }
 
-    /// Follows a watch for so many events that are told.
+    /// Follows a watch for this many events that are reported.
     async fn follow(&mut self, what: &str, mut frames: Frames, count: usize) {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let mut last = 0;
         let until = tokio::time::Instant::now() + PATIENCE;
-        while told.len() < count {
+        while reported.len() < count {
             let frame = tokio::time::timeout_at(until, frames.next())
                 .await
                 .expect("an event was expected")
-                .expect("the watch goes on")
+                .expect("the watch continues")
                 .expect("the watch has not ended");
             let event = envelope::watch_event(&frame).expect("an event");
             let body = envelope::open(event.object).expect("an object in its envelope");
@@ -185,7 +185,7 @@ impl Caller {
             }
             if event.r#type == "ERROR" {
                 let status = kubernetes_proto::meta::Status::decode(body.raw).expect("a Status");
-                told.push(format!("ERROR {} {}", status.code, status.reason));
+                reported.push(format!("ERROR {} {}", status.code, status.reason));
                 break;
             }
             let order = if meta.resource_version >= last {
@@ -196,9 +196,9 @@ impl Caller {
             // The initial events come in the order of their names.
             let order = if what.contains("streamed") { "" } else { order };
             last = meta.resource_version;
-            told.push(format!("{} {} {order}", event.r#type, meta.name));
+            reported.push(format!("{} {} {order}", event.r#type, meta.name));
         }
-        self.say(what, &told.join(", "));
+        self.say(what, &reported.join(", "));
     }
 }
 
@@ -741,7 +741,7 @@ async fn metadata(caller: &mut Caller) {
             .read(&format!("{name} is gone"), maps, name, &[])
             .await;
     }
-    // The watch of metadata is told of deletions, too.
+    // The watch of metadata brings deletions, too.
     let from = caller
         .send(Request::get(format!(
             "{}?limit=1",

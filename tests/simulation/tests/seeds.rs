@@ -47,17 +47,17 @@ fn test_reproduce_a_pod_that_landed_after_its_absence_was_proven() {
     of("daemonset-controller", 8459);
 }
 
-/// What a stopped process had on its lips stayed there when all faults had ended and the process went on: the
-/// simulation's mistake, not the fleet's.
+/// What a stopped process had in its buffers stayed there when all faults had ended and the process went on:
+/// the simulation's mistake, not the fleet's.
 #[test]
 fn test_reproduce_a_request_that_stood_still_longer_than_its_process() {
     of("garbage-collector-controller", 6793);
 }
 
-/// A Lease that somebody had deleted was made again by its owner before the judge had looked: a write on its
+/// A Lease that somebody had deleted was made again by its owner before the judge had read: a write on its
 /// way, of the epoch before, counted as a stranger's.
 #[test]
-fn test_reproduce_a_lease_made_anew_before_the_judge_looked() {
+fn test_reproduce_a_lease_made_again_before_the_judge_read() {
     of("replicationcontroller-controller", 6899);
 }
 
@@ -71,12 +71,12 @@ fn test_reproduce_a_revision_that_came_back() {
 /// A Job went on, its pods were made, and ended before any status of it could be written: it is complete, and
 /// says "suspended" for ever, as upstream's would.
 #[test]
-fn test_reproduce_a_job_that_ended_before_it_could_say_that_it_goes_on() {
+fn test_reproduce_a_job_that_ended_before_it_could_say_that_it_continues() {
     of("job-controller", 8519);
 }
 
 /// A stopped process made the pod of a DaemonSet's older template after its successor had proven that there
-/// was none, and before that one's watch told of it: two on a node for a moment, which only the server's
+/// was none, and before that one's watch reported it: two on a node for a moment, which only the server's
 /// fence prevents. The judge counted the late one against the successor.
 #[test]
 fn test_reproduce_a_late_pod_of_an_older_template() {
@@ -93,7 +93,7 @@ fn test_reproduce_an_owner_released_before_a_kind_was_listed() {
 /// A replica made a pod and died before it could report it, no other ran, and the pod was deleted: the next
 /// process found the ReplicaSet at the version from which that name had been chosen, and gave it again.
 #[test]
-fn test_reproduce_a_name_given_again_after_nobody_had_looked() {
+fn test_reproduce_a_name_given_again_after_nobody_had_read() {
     of("horizontal-pod-autoscaler-controller", 52);
 }
 

@@ -35,7 +35,7 @@ fn gadgets() -> &'static Resource {
     custom("Gadget", "gadgets")
 }
 
-/// With a kind that is there from the start, and with what tells of others.
+/// With a kind that is there from the start, and with what reports of others.
 pub(super) fn serve_custom_kinds(world: &mut World) {
     for resource in announcers().chain([widgets()]) {
         world.serve_kind(resource);

@@ -67,7 +67,7 @@ pub(super) fn silent(making: &mut Making) {
         making.put(ready(name, "b"));
     }
     making.put(bearing(pod("stays").on("a-0").ready("11:00:00"), "", None));
-    making.put(pod("goes").on("a-1").ready("11:00:00"));
+    making.put(pod("leaves").on("a-1").ready("11:00:00"));
     making.put(bearing(
         pod("later").on("a-2").ready("11:00:00"),
         "node.kubernetes.io/unreachable",
@@ -94,7 +94,7 @@ pub(super) fn silent(making: &mut Making) {
         for name in rest {
             making.then_soon(move |world| silence(world, &name, false));
         }
-        // Watches of Leases rest between two looks: until all have heard of the renewals, one may still be
+        // Watches of Leases rest between two checks: until all have heard of the renewals, one may still be
         // called silent.
         making.at += Duration::from_secs(20);
         making.then(|_| {});
@@ -143,7 +143,7 @@ pub(super) fn tainted(making: &mut Making) {
             node.spec.get_or_insert_default().taints.clear();
         });
     });
-    // Whoever comes after the taint has gone stays, once everybody may have seen that it has.
+    // One that comes after the taint has gone stays, once everybody may have seen that it has.
     making.at += Duration::from_secs(30);
     making.then(|world| world.put(pod("after").on("n-1").ready("12:01:00")));
 }

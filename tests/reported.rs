@@ -1,5 +1,5 @@
-//! What a user sees of a fault: events at the replica's own Pod, metrics, and a `/readyz` that tells a fenced
-//! replica from a broken one.
+//! What a user sees of a fault: events at the replica's own Pod, metrics, and a `/readyz` that reports a
+//! fenced replica from a broken one.
 
 use anyhow::{Result, ensure};
 use harness::{ControlPlane, run_test, until};
@@ -27,7 +27,7 @@ async fn event(events: &Api<Event>, reason: &str) -> Result<String> {
 }
 
 #[test]
-fn a_fault_is_told_at_the_pod_in_metrics_and_by_readyz() {
+fn a_fault_is_reported_at_the_pod_in_metrics_and_by_readyz() {
     let _beside = beside();
     run_test(async {
         let mut control_plane = ControlPlane::builder().nodes(1).start().await?;
@@ -48,7 +48,7 @@ fn a_fault_is_told_at_the_pod_in_metrics_and_by_readyz() {
             .env("POD_NAMESPACE", "kube-system")
             .build()
             .await?;
-        // The second shares the Pod's name here; it is killed before it has anything to tell.
+        // The second shares the Pod's name here; it is killed before it has anything to report.
         let mut replicas = fleet.start_all(2).await?;
         until("both have ranges", PATIENCE, POLL, || async {
             let shards = replicas[1].shards().await?;
@@ -60,7 +60,7 @@ fn a_fault_is_told_at_the_pod_in_metrics_and_by_readyz() {
         replicas[1].kill();
         let evicted = event(&events, "Evicted").await?;
         ensure!(evicted.contains("evicted manifold-1_"), "{evicted}");
-        until("the takeover is told", PATIENCE, POLL, || async {
+        until("the takeover is reported", PATIENCE, POLL, || async {
             let message = event(&events, "TookOver").await?;
             Ok(message.contains("ranges over from").then_some(()))
         })
@@ -71,7 +71,7 @@ fn a_fault_is_told_at_the_pod_in_metrics_and_by_readyz() {
             ensure!(metrics.contains(&line), "no {line} in\n{metrics}");
         }
 
-        // The API server stands still: the replica is fenced, and nothing else is wrong with it.
+        // The API server hangs: the replica is fenced, and nothing else is wrong with it.
         control_plane.pause_api_server()?;
         until("it says that it is fenced", PATIENCE, POLL, || async {
             let said = match replicas[0].text("/readyz?verbose").await {
