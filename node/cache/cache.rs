@@ -223,7 +223,7 @@ impl Slot {
 
     /// Notifies all subscribers of a change that the store has applied, and of the version that the watch has
     /// come to with it.
-    pub(crate) fn notify(&self, old: Option<&AnyObject>, new: Option<&AnyObject>, version: u64) {
+    pub(crate) fn publish(&self, old: Option<&AnyObject>, new: Option<&AnyObject>, version: u64) {
         let another = another(old, new);
         if let (Some(gone), Some(old)) = (&self.gone, old)
             && (another || new.is_none())
@@ -324,7 +324,7 @@ impl Slot {
             (some, rest > 0)
         };
         for (old, new) in some.iter().rev() {
-            self.notify(old.as_ref(), new.as_ref(), self.progress.version());
+            self.publish(old.as_ref(), new.as_ref(), self.progress.version());
         }
         more
     }

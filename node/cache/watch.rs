@@ -692,7 +692,7 @@ impl Session<'_> {
                         slot.digest(|digest| digest.change(old.as_ref(), Some(&object), version));
                         slot.no_trouble(|| Key::of_meta(object.metadata()));
                         slot.trace(old.as_ref(), &object, version);
-                        slot.notify(old.as_ref(), Some(&object), version);
+                        slot.publish(old.as_ref(), Some(&object), version);
                     }
                     Err(panic) => {
                         self.not_indexed(&object, &panic);
@@ -706,7 +706,7 @@ impl Session<'_> {
                 let old = slot.store.remove(&meta.namespace, &meta.name);
                 let version = meta.resource_version;
                 slot.digest(|digest| digest.change(old.as_ref(), None, version));
-                slot.notify(Some(old.as_ref().unwrap_or(&object)), None, version);
+                slot.publish(Some(old.as_ref().unwrap_or(&object)), None, version);
                 version
             }
             (Err((_, version)), false) => version,
@@ -714,7 +714,7 @@ impl Session<'_> {
                 slot.remember(&key.namespace, &key.name);
                 if let Some(old) = slot.store.remove(&key.namespace, &key.name) {
                     slot.digest(|digest| digest.change(Some(&old), None, version));
-                    slot.notify(Some(&old), None, version);
+                    slot.publish(Some(&old), None, version);
                 }
                 version
             }
