@@ -2,6 +2,7 @@
 
 pub mod controller;
 pub mod host;
+pub mod pacing;
 pub mod range;
 mod scan;
 pub mod watch;

@@ -33,10 +33,8 @@ use tokio::sync::Semaphore;
 use crate::{
     actors::{
         host::Host,
-        range::{
-            Explain, REPORT_SPACING, REPORT_SPACING_STEADY, REPORTS_DENSE, Steered, plan_spacing,
-            report_from,
-        },
+        pacing::{REPORT_SPACING, REPORT_SPACING_STEADY, REPORTS_DENSE, plan_spacing, report_from},
+        range::{Explain, Steered},
     },
     apply::Writer,
     clock::{Clock, SystemClock},
