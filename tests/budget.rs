@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use harness::{ControlPlane, Fleet, Replica, run_test, until};
+use harness::{ControlPlane, Replica, run_test, until};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::Pod;
@@ -107,7 +107,8 @@ fn a_fleet_asks_no_more_than_one_process_whichever_has_the_work() {
     run_test(async {
         let control_plane = ControlPlane::builder().nodes(1).start().await?;
         let client = control_plane.client().await?;
-        let fleet = Fleet::on_control_plane(&control_plane)
+        let fleet = control_plane
+            .fleet()
             .arg(format!("--kube-api-qps={QPS}"))
             .arg(format!("--kube-api-burst={BURST}"))
             .build()

@@ -819,6 +819,7 @@ impl Victim {
         let descriptors = node::registry::descriptors();
         let fence = Arc::new(LateFence::default());
         let node = Arc::new(Node::start(Parts {
+            adapts: Box::new(|_| false),
             replica: VICTIM.to_owned(),
             ranges: 256,
             controllers: controllers
