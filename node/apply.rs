@@ -58,6 +58,8 @@ pub struct Writer {
     events: mpsc::Sender<(SendEvent, Beside)>,
     correlators: Mutex<HashMap<&'static str, Correlator>>,
     proofs: Proofs,
+    /// Nothing is sent at all: a shadow's.
+    is_silent: bool,
 }
 
 /// What the sending of an event needs beside it.
@@ -75,6 +77,7 @@ impl Writer {
         rate: (f64, u32),
         clock: Arc<dyn Clock>,
         metrics: Arc<Metrics>,
+        is_silent: bool,
     ) -> (Arc<Self>, impl Future<Output = ()> + Send + 'static) {
         let (events, waiting) = mpsc::channel(outbox::WAITING_MAX);
         let writer = Arc::new(Self {
@@ -86,6 +89,7 @@ impl Writer {
             events,
             correlators: Mutex::default(),
             proofs: Proofs::default(),
+            is_silent,
         });
         let task = send_events(
             waiting,
@@ -236,6 +240,9 @@ impl Writer {
 
     /// Waits for the turn of a write, or until nothing may be sent any more; the limiter whose token it has.
     async fn turn(&self, sender: &Sender) -> Result<Arc<Limiter>, NotDone> {
+        if self.is_silent {
+            return Err(NotDone::Stopped(Stopped::Fenced));
+        }
         sender.gate.admit().map_err(NotDone::Stopped)?;
         let whose = Whose::Controller(sender.controller, sender.client_rate);
         let turn = self
@@ -338,6 +345,9 @@ impl Writer {
 
     /// Records an event. It is sent by a task of its own; one too many is dropped and counted.
     pub fn record(&self, sender: &Sender, event: &Event) {
+        if self.is_silent {
+            return;
+        }
         let send = {
             let mut correlators = self
                 .correlators

@@ -39,6 +39,7 @@ pub mod registry;
 pub mod rotation;
 pub mod run;
 pub mod server;
+pub mod shadowing;
 pub mod shared;
 pub mod steer;
 pub mod telemetry;

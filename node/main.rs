@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         return config::cli::run(&words, &registry::descriptors());
     }
     match start(words) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => ExitCode::from(code),
         Err(why) => {
             let line = format!("manifold: {}", why.replace('\n', " "));
             termination::add(&line);
@@ -39,14 +39,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn start(words: Vec<String>) -> Result<(), String> {
+fn start(words: Vec<String>) -> Result<u8, String> {
     let descriptors = registry::descriptors();
     let parsed = args::parse(args::flags(&descriptors), words);
     let flags = match parsed.map_err(|error| format!("{error}: see manifold --help"))? {
         Parsed::Run(flags) => flags,
         Parsed::Print(text) => {
             print!("{text}");
-            return Ok(());
+            return Ok(0);
         }
     };
     let surroundings = Surroundings::now();

@@ -21,7 +21,9 @@ use crate::{
     gate::Fence,
     keys::Keys,
     metrics::Metrics,
+    options::ShadowOptions,
     server::Server,
+    shadowing::{self, Shadow},
     shared::{Aside, Shared, Unit, Unwoken},
     trace::Traces,
     view::View,
@@ -64,6 +66,8 @@ pub struct Parts {
     pub threads: Threads,
     /// Traces, where an endpoint for them is set.
     pub traces: Option<Arc<Traces>>,
+    /// Whether plans are compared in the place of being carried out.
+    pub shadow: Option<ShadowOptions>,
 }
 
 /// Where a node's actors run.
@@ -102,6 +106,7 @@ impl Node {
             parts.rate,
             Arc::clone(&clock),
             Arc::clone(&metrics),
+            parts.shadow.is_some(),
         );
         let controllers: Vec<_> = parts
             .controllers
@@ -163,6 +168,16 @@ impl Node {
         if let Some(traces) = &parts.traces {
             traces.know(units.iter().flat_map(Unit::resources));
         }
+        let shadow = parts.shadow.map(|options| {
+            let since = clock.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+            Shadow::new(
+                options,
+                &units,
+                cache.resources(),
+                since,
+                Arc::clone(&metrics),
+            )
+        });
         let shared = Arc::new(Shared {
             replica: parts.replica,
             ranges: parts.ranges,
@@ -185,6 +200,7 @@ impl Node {
                 Threads::One => Aside::Here,
             },
             traces: parts.traces,
+            shadow,
         });
 
         for resource in cache.resources() {
@@ -200,13 +216,14 @@ impl Node {
                 parts.watches.clone(),
             )
         });
+        let comparing = shadowing::follow(Arc::clone(&shared));
         let background = async move {
             let discovering = async {
                 if let Some(discovering) = discovering {
                     discovering.await;
                 }
             };
-            futures::join!(events, discovering);
+            futures::join!(events, discovering, comparing);
         };
         let arbiters = match parts.threads {
             Threads::Many => Some(spread(&shared, &cache, &parts.watches, background)),

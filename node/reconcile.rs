@@ -19,6 +19,7 @@ use crate::{
     gate::Stopped,
     queue::Monotonic,
     server::Sender,
+    shadowing::Shadow,
     shared::{Origin, Shared, Unit},
     trace::{self, Ended, Reconciling, Stage, Woken},
 };
@@ -473,8 +474,9 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     // A plan that is dropped for want of proof must leave no trace: what it has noted as reported was not
     // reported.
     let lagging = lagging_head(shared, job);
-    let before = (job.unproven || job.head_unproven || lagging.is_some())
-        .then(|| unit.pack(&job.key, &job.memory));
+    let before =
+        (job.unproven || job.head_unproven || lagging.is_some() || shared.shadow.is_some())
+            .then(|| unit.pack(&job.key, &job.memory));
     let (now, by) = (shared.clock.now(), shared.clock.monotonic());
     let thinking = Instant::now();
     let mut stage = Stage::begin(trail, "plan");
@@ -526,6 +528,21 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     attempt.timings.clone_from(&plan.timings);
     tracing::debug!(controller = unit.name(), key = %job.key, plan = ?attempt.plan, unproven = job.unproven, "planned");
 
+    if let Some(shadow) = &shared.shadow {
+        // In the place of all that follows: nothing is sent, so nothing is proven, marked, learnt or
+        // recorded.
+        if Shadow::forgets(&plan) {
+            restore(job, unit, before);
+        }
+        shadow.remember(unit, &job.key, &job.memory);
+        if let Some(again) = shadow.planned(shared, unit, &job.key, &plan) {
+            attempt.next = match attempt.next {
+                Next::After(earlier) => Next::After(earlier.min(again)),
+                _ => Next::After(again),
+            };
+        }
+        return attempt;
+    }
     let mut stage = Stage::begin(trail, "verify");
     let proof = proof(shared, job, &plan, lagging, by).await;
     if let Err(Unproven {

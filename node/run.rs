@@ -32,7 +32,7 @@ use crate::{
     auth::Auth,
     budget,
     clock::SystemClock,
-    cloud::{Cloud, NoCloud, Provider},
+    cloud::{Cloud, NoCloud, Provider, ReadOnly},
     components::{self, Source, causes},
     config,
     credentials::Credentials,
@@ -48,7 +48,7 @@ use crate::{
     ownership, pod_events, registry,
     rotation::{self, Followed},
     server::Server,
-    steer,
+    shadowing, steer,
     telemetry::{Telemetry, Verbosity},
     termination::{self, Pods},
     trace::OfPeers,
@@ -104,7 +104,15 @@ pub async fn run(
     telemetry: &Telemetry,
     fence: Arc<LateFence>,
     (maker, content): (config::Maker, Option<Vec<u8>>),
-) -> Result<(), Error> {
+) -> Result<u8, Error> {
+    if options.shadow.is_some() {
+        // Before the first connection.
+        node_cache::refuse_all_but(node_cache::Writes {
+            namespace: options.fleet.namespace.clone(),
+            leases: format!("{}-", options.fleet.fleet),
+            config_map: options.fleet.fleet.clone(),
+        });
+    }
     let options = Arc::new(options);
     let in_force = Arc::new(InForce::new(Arc::clone(&options)));
     for warning in options.values().deprecations() {
@@ -120,7 +128,14 @@ pub async fn run(
             overriding.join(", --")
         );
     }
-    if options.fleet.interlock.is_none() {
+    if let Some(shadow) = &options.shadow {
+        tracing::info!(
+            fleet = options.fleet.fleet,
+            patience = ?shadow.patience,
+            "a shadow: nothing is written but this fleet's Leases and its report; what is planned is compared with what \
+             the manager in charge does"
+        );
+    } else if options.fleet.interlock.is_none() {
         tracing::warn!(
             "--leader-elect=false: nothing keeps kube-controller-manager or another fleet from writing at the same time"
         );
@@ -154,6 +169,10 @@ pub async fn run(
     let cloud: Arc<dyn Cloud> = match Provider::open(&flags).map_err(Error)? {
         Some(provider) => Arc::new(provider),
         None => Arc::new(NoCloud),
+    };
+    let cloud: Arc<dyn Cloud> = match options.shadow.is_some() {
+        true => Arc::new(ReadOnly(cloud)),
+        false => cloud,
     };
     tracing::info!(
         count = running.len() as u64,
@@ -233,6 +252,7 @@ pub async fn run(
         watching: watching(&options),
         threads: Threads::Many,
         traces: telemetry.traces.clone(),
+        shadow: options.shadow.clone(),
     }));
 
     let connection = (apis.watches.clone(), Arc::clone(&followed));
@@ -260,6 +280,13 @@ pub async fn run(
         debug: Arc::clone(&inside) as Arc<dyn http::Debug>,
         auth,
     };
+    if options.shadow.is_some() {
+        let report = (options.fleet.namespace.clone(), options.fleet.fleet.clone());
+        let (shared, inside) = (Arc::clone(&node.shared), Arc::clone(&inside));
+        actix::spawn(shadowing::publish(apis.rare.kube(), shared, inside, report));
+        let note = || vec!["a shadow: it compares what it plans, and writes nothing".to_owned()];
+        health.note(Kind::Readyz, Box::new(note));
+    }
     check_orders(&health, &node.shared.steering);
     let pod = options.pod.clone().map(|pod| {
         let (notices, waiting) = mpsc::channel(pod_events::WAITING_MAX);
@@ -338,7 +365,7 @@ async fn own(
     published: Fingerprints,
     pod: Option<mpsc::Sender<pod_events::Notice>>,
     signals: &mut Signals,
-) -> Result<(), Error> {
+) -> Result<u8, Error> {
     let options = in_force.load_full();
     let clients = Arc::new(move || leases.client());
     let host = Arc::clone(&node.host) as Arc<dyn RangeHost>;
@@ -352,7 +379,7 @@ async fn own(
     let starting = coordinator::start(coordination, host, clients);
     let handle = tokio::select! {
         handle = starting => handle.map_err(|error| wrong(&error))?,
-        () = signals.next() => return Ok(()),
+        () = signals.next() => return Ok(0),
     };
     fence.set(handle.fence());
     check_fence(health, &handle);
@@ -435,6 +462,7 @@ async fn own(
         .metrics
         .refresh_with(move |metrics| gauges.read(metrics));
 
+    let mut code = 0;
     tokio::select! {
         fatal = handle.fatal() => {
             draining.store(true, Ordering::Release);
@@ -446,6 +474,11 @@ async fn own(
             return Err(error);
         }
         () = signals.next() => {}
+        () = comparison_ends(&options) => {
+            let report = inside.whole_shadow().await;
+            print!("{}", report.text());
+            code = report.exit_code();
+        }
     }
     draining.store(true, Ordering::Release);
     tracing::info!("asked to end: handing over");
@@ -461,7 +494,15 @@ async fn own(
             }
         }
     }
-    Ok(())
+    Ok(code)
+}
+
+/// Resolves at the end of `--shadow-for`; never without.
+async fn comparison_ends(options: &Options) {
+    match options.shadow.as_ref().and_then(|shadow| shadow.ends_after) {
+        Some(after) => tokio::time::sleep(after).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Has options take effect that have changed while the process runs.

@@ -29,6 +29,7 @@ use crate::{
     metrics::{ControllerMetrics, Metrics, QueueMetrics},
     quarantine::Watchlist,
     queue::Priority,
+    shadowing::Shadow,
     steer::{Steering, Unscanned},
     trace::{Cause, Traces, Woken},
     view::View,
@@ -304,6 +305,8 @@ pub struct Shared {
     pub attempts: Mutex<Attempts>,
     /// Where an endpoint for them is set.
     pub traces: Option<Arc<Traces>>,
+    /// What compares the plans, where none is carried out.
+    pub shadow: Option<Arc<Shadow>>,
 }
 
 /// As [`Subscription::wake`].
@@ -493,6 +496,9 @@ impl Shared {
 
     /// What a change of an object wakes.
     pub fn changed(&self, resource: &'static Resource, change: DynChange<'_>) {
+        if let Some(shadow) = &self.shadow {
+            shadow.saw(resource, change);
+        }
         let cause = self.cause(resource, change);
         let cause = cause.as_ref();
         for unit in &self.units {

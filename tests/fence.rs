@@ -617,6 +617,7 @@ fn what_a_dead_replica_still_sends_is_refused_by_the_server() {
             (5000.0, 5000),
             Arc::new(SystemClock::default()) as Arc<dyn Clock>,
             Arc::clone(&metrics),
+            false,
         );
         let fence = Arc::new(LateFence::default());
         fence.set(handle.fence());
@@ -845,6 +846,7 @@ impl Victim {
             watching: node_cache::Settings::default(),
             threads: Threads::Many,
             traces: None,
+            shadow: None,
         }));
         until(
             "the victim's caches are complete",

@@ -87,6 +87,8 @@ mod reported;
 #[cfg(test)]
 mod rollout;
 #[cfg(test)]
+mod shadow;
+#[cfg(test)]
 mod stale;
 #[cfg(test)]
 mod start;

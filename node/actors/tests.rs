@@ -590,6 +590,7 @@ fn process(factory: Factory, sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc
         (0.0, 1),
         Arc::clone(&clock),
         Arc::clone(&metrics),
+        false,
     );
     actix::spawn(events);
     let controller = (factory.build)(&Flags::default());
@@ -626,6 +627,7 @@ fn process(factory: Factory, sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc
         attempts: Default::default(),
         aside: Aside::Blocking(tokio::runtime::Handle::current()),
         traces: None,
+        shadow: None,
     });
     (shared, door)
 }

@@ -32,6 +32,7 @@ use kubernetes_proto::{
 use tower::{BoxError, Layer as _, ServiceExt as _, util::BoxCloneSyncService};
 
 use crate::{
+    only::Only,
     proxy::{self, Way},
     socket::{Guard, Line, Socket},
     switch::{Connection, Refusals, Switch, Switched, Validity},
@@ -1021,6 +1022,7 @@ where
             .or_insert_with(|| name.clone());
         request
     });
+    let client = Only::new(client, config.cluster_url.path());
     let with_headers = config
         .extra_headers_layer()
         .map_err(Box::new)?

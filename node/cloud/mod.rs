@@ -9,6 +9,8 @@ mod breaker;
 mod client;
 mod tls;
 
+use std::sync::Arc;
+
 use controllers_kit::{
     Answer,
     cloud::{self, Call, Deed, Guard, Outcome, Reason, Refused},
@@ -48,6 +50,22 @@ pub struct NoCloud;
 impl Cloud for NoCloud {
     fn call<'a>(&'a self, _: Request<'a>) -> BoxFuture<'a, Outcome> {
         let refused = Refused::new(Reason::Failed, "no cloud provider is configured");
+        Box::pin(std::future::ready(Err(refused)))
+    }
+}
+
+/// One that is asked for what there is, and never for a change.
+pub struct ReadOnly(pub Arc<dyn Cloud>);
+
+impl Cloud for ReadOnly {
+    fn call<'a>(&'a self, request: Request<'a>) -> BoxFuture<'a, Outcome> {
+        if !request.deed.changes() {
+            return self.0.call(request);
+        }
+        let refused = Refused::new(
+            Reason::Failed,
+            "a shadow changes nothing at the cloud provider",
+        );
         Box::pin(std::future::ready(Err(refused)))
     }
 }

@@ -316,6 +316,10 @@ pub async fn answer(shared: Arc<Shared>, asked: InspectRequest) -> Result<Vec<u8
             }
             serde_json::to_vec(&reports)
         }
+        Question::Shadow => match &shared.shadow {
+            Some(shadow) => serde_json::to_vec(&shadow.report(&shared.replica)),
+            None => return Err("it is no shadow".to_owned()),
+        },
         Question::Unknown => return Err("this build does not know the question".to_owned()),
     };
     written.map_err(|error| error.to_string())

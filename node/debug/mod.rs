@@ -62,6 +62,11 @@ impl Inside {
         }
     }
 
+    /// What all replicas of a shadow have found.
+    pub async fn whole_shadow(&self) -> inspect::Shadow {
+        self.fleet().shadow().await.unwrap_or_default()
+    }
+
     fn fleet(&self) -> Fleet {
         Fleet {
             shared: Arc::clone(&self.shared),
@@ -154,6 +159,7 @@ impl Fleet {
             replicas,
             missing,
             steering: self.shared.steering.report(self.shared.clock.now()),
+            shadow: self.shared.shadow.is_some(),
         }
     }
 
@@ -363,6 +369,48 @@ impl Fleet {
         top.keys = keys;
         top.missing = missing;
         Ok(top)
+    }
+
+    /// What all have found, of all objects; `None` where this is no shadow.
+    async fn shadow(&self) -> Option<inspect::Shadow> {
+        let shadow = self.shared.shadow.as_ref()?;
+        let asked = InspectRequest {
+            question: Question::Shadow.into(),
+            ..InspectRequest::default()
+        };
+        let (all, missing) = self.ask_all::<inspect::Shadow>(&asked).await;
+        let mut whole = shadow.report(&self.shared.replica);
+        for one in all {
+            whole.add(one, shadow::DIFFERENCES_MAX);
+        }
+        whole.replicas.sort();
+        whole.missing = missing;
+        Some(whole)
+    }
+
+    /// The same, of the objects that the caller may list.
+    async fn shadow_for(&self, rights: &dyn Rights) -> Result<inspect::Shadow, Denied> {
+        let mut whole = self.shadow().await.ok_or_else(|| {
+            Denied::NotFound(
+                "this fleet is no shadow: its replicas run without --shadow".to_owned(),
+            )
+        })?;
+        let known = resolve::resources(&self.shared.units, &*self.shared.view);
+        let mut may_list = MayList::new(rights);
+        let mut differences = Vec::new();
+        for one in std::mem::take(&mut whole.differences) {
+            let resource = known.iter().find(|of| of.type_id() == one.resource);
+            let may = match resource {
+                Some(resource) => may_list.allows(resource, &one.namespace).await?,
+                None => false,
+            };
+            match may {
+                true => differences.push(one),
+                false => whole.hidden += 1,
+            }
+        }
+        whole.differences = differences;
+        Ok(whole)
     }
 
     async fn unhappy(&self, namespace: &str, rights: &dyn Rights) -> Result<Unhappy, Denied> {
@@ -652,6 +700,11 @@ impl Debug for Inside {
     ) -> BoxFuture<'static, Result<Value, Denied>> {
         let fleet = self.fleet();
         async move { Ok(written(&fleet.unhappy(&namespace, &*rights).await?)) }.boxed()
+    }
+
+    fn shadow(&self, rights: Arc<dyn Rights>) -> BoxFuture<'static, Result<Value, Denied>> {
+        let fleet = self.fleet();
+        async move { Ok(written(&fleet.shadow_for(&*rights).await?)) }.boxed()
     }
 
     fn move_range(

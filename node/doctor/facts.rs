@@ -143,7 +143,15 @@ impl Replica {
     }
 }
 
+/// What the names of shadows' fleets end with, and no others.
+const SHADOW_ENDING: &str = "-shadow";
+
 impl Fleet {
+    /// Whether it is a shadow: it compares what it plans, and writes nothing.
+    pub fn is_shadow(&self) -> bool {
+        self.name.ends_with(SHADOW_ENDING)
+    }
+
     /// The replicas whose Leases are held and renewed.
     pub fn live(&self) -> impl Iterator<Item = &Replica> {
         self.replicas.iter().filter(|replica| replica.is_live())
@@ -337,7 +345,12 @@ impl Facts {
         fleets
             .iter()
             .filter(wanted)
-            .max_by_key(|fleet| fleet.live().count())
+            .max_by_key(|fleet| (!fleet.is_shadow(), fleet.live().count()))
+    }
+
+    /// Whether the fleet under examination is a shadow.
+    pub fn is_shadow(&self) -> bool {
+        self.fleet().is_some_and(Fleet::is_shadow)
     }
 
     /// Namespace of the fleet's Leases, for commands.

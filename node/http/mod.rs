@@ -137,6 +137,8 @@ pub trait Debug: Send + Sync + 'static {
         namespace: String,
         rights: Arc<dyn Rights>,
     ) -> BoxFuture<'static, Result<Value, Denied>>;
+    /// How the writes that are planned compare with those of the manager in charge, in all replicas.
+    fn shadow(&self, rights: Arc<dyn Rights>) -> BoxFuture<'static, Result<Value, Denied>>;
     /// Hands a range that is held here over to another replica, as `by` asks; says what was begun.
     fn move_range(
         &self,
@@ -466,6 +468,7 @@ fn router(sources: Sources) -> Router {
         .route("/debug/explain", get(explain))
         .route("/debug/top", get(top))
         .route("/debug/unhappy", get(unhappy))
+        .route("/debug/shadow", get(shadow))
         .route("/debug/move", post(move_range))
         .route("/debug/pprof", any(pprof))
         .route("/debug/pprof/", any(pprof))
@@ -920,6 +923,11 @@ async fn unhappy(
     let rights = OfCaller::of(&sources, caller);
     let answer = sources.debug.unhappy(namespace, rights).await;
     shown(answer, "/debug/unhappy")
+}
+
+async fn shadow(State(sources): Shared, Extension(caller): Extension<Caller>) -> Response {
+    let rights = OfCaller::of(&sources, caller);
+    shown(sources.debug.shadow(rights).await, "/debug/shadow")
 }
 
 /// Changes who owns a range; one that may `post` the path may do so.

@@ -73,6 +73,10 @@ impl Debug for Inside {
     ) -> BoxFuture<'static, Result<Value, Denied>> {
         Box::pin(async move { Ok(serde_json::json!({ "unhappy": namespace })) })
     }
+    fn shadow(&self, _: Arc<dyn Rights>) -> BoxFuture<'static, Result<Value, Denied>> {
+        Box::pin(async { Err(Denied::NotFound("this fleet is no shadow".to_owned())) })
+    }
+
     fn move_range(
         &self,
         range: u16,
@@ -233,6 +237,7 @@ async fn every_path_answers_as_upstream_or_as_asked() {
             "{\"top\":\"shop\"}",
         ),
         ("GET", "/debug/unhappy", 200, JSON, "{\"unhappy\":\"\"}"),
+        ("GET", "/debug/shadow", 404, TEXT, "this fleet is no shadow"),
         (
             "GET",
             "/debug/explain?controller=c&key=shop/db",

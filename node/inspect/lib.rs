@@ -7,6 +7,7 @@
 
 mod blocker;
 mod explain;
+mod shadow;
 mod shards;
 mod top;
 
@@ -14,6 +15,9 @@ pub use blocker::{Blocker, BlockerKind, blocker};
 pub use explain::{
     Attempt, EXPLAIN_SCHEMA, Explanation, Hidden, KeyReport, LastAttempt, ObjectReport, Reference,
     UNHAPPY_SCHEMA, Unhappy, UnhappyKey,
+};
+pub use shadow::{
+    AGREED, DIFFERS, SHADOW_SCHEMA, Shadow, ShadowCounts, ShadowDifference, UNDECIDED,
 };
 pub use shards::{
     ControllerState, Drain, Fence, FleetShards, Member, OrdersRead, OwnedRange, Pause, RangeOwner,

@@ -27,6 +27,8 @@ pub struct FleetShards {
     pub missing: Vec<Missing>,
     /// Orders of operators that hold, as the replica that was asked knows them.
     pub steering: Steering,
+    /// Whether it is a shadow: it plans and compares, and writes nothing.
+    pub shadow: bool,
 }
 
 /// Orders of operators that hold.

@@ -11,7 +11,7 @@ use std::{
 use audit_log::{AuditLog, Owned, Ownership};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use doctor::duration;
-use inspect::{Explanation, FleetShards, Top, Unhappy};
+use inspect::{Explanation, FleetShards, Shadow, Top, UNDECIDED, Unhappy};
 use jiff::SignedDuration;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Serialize, de::DeserializeOwned};
@@ -185,6 +185,16 @@ enum Command {
         #[arg(long, value_name = "NAMESPACE/NAME", requires = "controller")]
         key: Option<String>,
     },
+    /// Shows how the writes that a shadow plans compare with those of the manager in charge.
+    #[command(
+        after_help = "Exit codes: 0 they agree, 1 they differ, 2 undecided: nobody is in charge, nothing was \
+        compared, or a replica does not answer.\nExample: kubectl manifold shadow --fleet-namespace manifold-shadow --wait 5m"
+    )]
+    Shadow {
+        /// Ask again until nothing is waited for, for so long at most, as in 90s or 5m.
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        wait: Option<Duration>,
+    },
     /// Writes all of it into one archive: ranges, rates, failures, flags, health, metrics. No Secrets.
     Dump {
         /// The archive; `-` for the standard output.
@@ -347,6 +357,13 @@ pub fn run(words: impl Iterator<Item = String>) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
+    if let (Ok(runtime), Command::Shadow { wait }) = (&runtime, &command) {
+        let code = runtime.block_on(shadow(&common, wait.unwrap_or_default()));
+        return match code {
+            Ok(code) => ExitCode::from(code),
+            Err(trouble) => ended(Err(trouble)),
+        };
+    }
     ended(match runtime {
         Ok(runtime) => runtime.block_on(ask(&common, command)),
         Err(why) => Err(format!("can't start: {why}").into()),
@@ -615,6 +632,21 @@ async fn status(common: &Common, replica: &Replica) -> Result<Status, Trouble> {
     })
 }
 
+/// Shows what a shadow has found, and gives its exit code.
+async fn shadow(common: &Common, wait: Duration) -> Result<u8, Trouble> {
+    let began = Instant::now();
+    loop {
+        let replica = common.way().open().await?;
+        let found: Shadow = read(&replica, "/debug/shadow").await?;
+        let is_settled = !found.is_pending() && found.exit_code() != UNDECIDED;
+        if is_settled || began.elapsed() >= wait {
+            common.print(&found, |found, _| found.text())?;
+            return Ok(found.exit_code());
+        }
+        tokio::time::sleep(WAIT_PAUSE).await;
+    }
+}
+
 /// Whether all is well.
 async fn ask(common: &Common, command: Command) -> Result<bool, Trouble> {
     if let Command::Status { wait: Some(wait) } = command {
@@ -692,6 +724,7 @@ async fn ask(common: &Common, command: Command) -> Result<bool, Trouble> {
         }
         // Answered without a replica.
         Command::Audit { .. }
+        | Command::Shadow { .. }
         | Command::Doctor { .. }
         | Command::Complete { .. }
         | Command::Pause { .. }

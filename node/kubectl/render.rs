@@ -72,6 +72,10 @@ pub fn status(shards: &FleetShards, unhappy: &Unhappy, wide: bool) -> String {
         sum(|totals| totals.queued),
         verdict::failing(unhappy),
     );
+    if shards.shadow {
+        text +=
+            "A shadow: it plans and compares, and writes nothing; see kubectl manifold shadow\n\n";
+    }
     text += &replicas(shards, wide);
     text += &pauses(shards);
     text += &settings(shards);

@@ -29,6 +29,8 @@ use prometheus_client::{
     registry::{Metric, Registry},
 };
 
+use shadow::Kind;
+
 pub use exposition::CONTENT_TYPE;
 use histogram::{Histogram, exponential};
 pub use process::start_time_seconds;
@@ -158,6 +160,10 @@ struct Families {
     settings: Seconds<2>,
     steering_faults: Gauge<i64, AtomicI64>,
     steering_unread: Gauge<i64, AtomicI64>,
+    shadow: Gauge<i64, AtomicI64>,
+    shadow_verdicts: [(Kind, Counters<1>); 5],
+    shadow_pending: Gauges<1>,
+    shadow_dropped: Gauge<i64, AtomicI64>,
     reconciles: Counters<2>,
     writes: Counters<4>,
     events_dropped: Counter,
@@ -434,6 +440,36 @@ impl Metrics {
     pub fn steering_faults(&self, count: usize) {
         self.families
             .steering_faults
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// This process is a shadow.
+    pub fn is_shadow(&self) {
+        self.families.shadow.set(1);
+    }
+
+    /// What has come of a planned write, or of a change that no plan wanted.
+    pub fn shadow_verdict(&self, controller: &'static str, kind: Kind) {
+        let families = &self.families.shadow_verdicts;
+        if let Some((_, family)) = families.iter().find(|(of, _)| *of == kind) {
+            family
+                .get_or_create(&[("controller", controller.into())])
+                .inc();
+        }
+    }
+
+    /// How many planned writes of a controller are waited for.
+    pub fn shadow_pending(&self, controller: &'static str, count: usize) {
+        self.families
+            .shadow_pending
+            .get_or_create(&[("controller", controller.into())])
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// What bounds have left out of the comparison since the start.
+    pub fn shadow_dropped(&self, count: u64) {
+        self.families
+            .shadow_dropped
             .set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
@@ -969,6 +1005,42 @@ fn families(on: &mut Registering) -> Families {
         steering_faults: on.add(
             "manifold_steering_faults",
             "Fields of the fleet's steering object that can't be read and have no effect. Each replica says the same.",
+            Gauge::default(),
+        ),
+        shadow: on.add(
+            "manifold_shadow",
+            "1 where this replica is a shadow: it plans and compares, and writes nothing.",
+            Gauge::default(),
+        ),
+        shadow_verdicts: [
+            (Kind::Agreed, on.counters(
+                "manifold_shadow_agreed",
+                "Writes that both managers want at about the same time, by controller.",
+            )),
+            (Kind::Early, on.counters(
+                "manifold_shadow_early",
+                "Writes that both managers want and that were planned here long before, by controller.",
+            )),
+            (Kind::Superseded, on.counters(
+                "manifold_shadow_superseded",
+                "Planned writes that were planned no more before the manager in charge came to them, by controller.",
+            )),
+            (Kind::Missing, on.counters(
+                "manifold_shadow_missing",
+                "Planned writes that the manager in charge has not done in time, by controller.",
+            )),
+            (Kind::Extra, on.counters(
+                "manifold_shadow_extra",
+                "Writes of the manager in charge that no plan wanted, by the controller that might have made them.",
+            )),
+        ],
+        shadow_pending: on.gauges(
+            "manifold_shadow_pending",
+            "Planned writes that the manager in charge is waited for with, by controller.",
+        ),
+        shadow_dropped: on.add(
+            "manifold_shadow_dropped",
+            "Planned writes and changes that a bound has left out of the comparison.",
             Gauge::default(),
         ),
         reconciles: on.counters("manifold_reconciles", "Keys that were reconciled, by what came of it."),

@@ -97,6 +97,14 @@ const GOLDEN: &[(&str, &str)] = &[
     ("manifold_server_fence_proofs_total", "counter"),
     ("manifold_settings", "gauge"),
     ("manifold_standby", "gauge"),
+    ("manifold_shadow", "gauge"),
+    ("manifold_shadow_agreed_total", "counter"),
+    ("manifold_shadow_dropped", "gauge"),
+    ("manifold_shadow_early_total", "counter"),
+    ("manifold_shadow_extra_total", "counter"),
+    ("manifold_shadow_missing_total", "counter"),
+    ("manifold_shadow_pending", "gauge"),
+    ("manifold_shadow_superseded_total", "counter"),
     ("manifold_steering_faults", "gauge"),
     ("manifold_steering_unread", "gauge"),
     ("manifold_takeover_duration_seconds", "histogram"),
@@ -195,6 +203,18 @@ fn used() -> Arc<Metrics> {
     controller.quarantined(-1);
     controller.paused_waiting(1);
     metrics.pauses("deployment-controller", 1, 2);
+    metrics.is_shadow();
+    for kind in [
+        Kind::Agreed,
+        Kind::Early,
+        Kind::Superseded,
+        Kind::Missing,
+        Kind::Extra,
+    ] {
+        metrics.shadow_verdict("deployment-controller", kind);
+    }
+    metrics.shadow_pending("deployment-controller", 1);
+    metrics.shadow_dropped(0);
     metrics.steering_faults(1);
     metrics.steering_unread(false);
     metrics.drains(1);

@@ -196,6 +196,21 @@ pub struct FleetOptions {
     pub interlock: Option<InterlockOptions>,
 }
 
+/// What the name of each shadow's fleet ends with, and of no other's.
+pub const SHADOW_ENDING: &str = "-shadow";
+
+/// A shadow beside the manager in charge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShadowOptions {
+    /// How long the manager in charge may take.
+    pub patience: Duration,
+    /// When the process ends by itself, and reports; never where it is `None`.
+    pub ends_after: Option<Duration>,
+    /// Namespace and name of the Lease that names who is in charge; `None` with `--leader-elect=false`:
+    /// somebody is.
+    pub manager: Option<(String, String)>,
+}
+
 /// How logs are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoggingOptions {
@@ -281,6 +296,8 @@ pub struct Options {
     pub time_zone: Option<HostZone>,
     /// The fleet.
     pub fleet: FleetOptions,
+    /// Whether nothing is written, and what is planned is compared.
+    pub shadow: Option<ShadowOptions>,
     /// Namespace and name of the Pod that this process runs in, as far as it is known.
     pub pod: Option<(String, String)>,
     /// Logs.
@@ -360,6 +377,8 @@ impl Options {
         if let Some(HostZone { zone, .. }) = &time_zone {
             flags.set_local_zone(zone.clone());
         }
+        let mut fleet = fleet(&values, surroundings, &mut wrong);
+        let shadow = shadow(&values, &mut fleet, &mut wrong, &mut idle);
         let options = Self {
             client: client(&values, &mut wrong),
             serving: serving(&values, surroundings, &mut wrong, &mut idle),
@@ -368,14 +387,18 @@ impl Options {
             controllers: controllers(&values, descriptors, &mut wrong, &mut idle),
             flags,
             time_zone,
-            fleet: fleet(&values, surroundings, &mut wrong),
+            fleet,
             pod: surroundings
                 .pod_namespace
                 .clone()
-                .zip(surroundings.pod_name.clone()),
+                .zip(surroundings.pod_name.clone())
+                // An event at it would be a write.
+                .filter(|_| shadow.is_none()),
             logging: logging(&values, &mut wrong),
             tracing_config_file: values.some("tracing-config-file").map(PathBuf::from),
-            use_service_account_credentials: values.bool("use-service-account-credentials"),
+            use_service_account_credentials: values.bool("use-service-account-credentials")
+                && shadow.is_none(),
+            shadow,
             min_resync_period: values.duration("min-resync-period"),
             controller_start_interval: values.duration("controller-start-interval"),
             controller_shutdown_timeout: values.duration("controller-shutdown-timeout"),
@@ -1012,6 +1035,70 @@ fn fleet(values: &Values, surroundings: &Surroundings, wrong: &mut Vec<String>) 
         termination_message: PathBuf::from(values.text("termination-message-path")),
         lock_dir: values.some("lock-dir").map(PathBuf::from),
     }
+}
+
+/// The shadow, where it is asked for; the fleet is made one that no fleet at work can be.
+fn shadow(
+    values: &Values,
+    fleet: &mut FleetOptions,
+    wrong: &mut Vec<String>,
+    idle: &mut Vec<String>,
+) -> Option<ShadowOptions> {
+    if !values.bool("shadow") {
+        for flag in ["shadow-patience", "shadow-for"] {
+            if values.given(flag) {
+                wrong.push(format!(
+                    "--{flag} needs --shadow: without it nothing is compared"
+                ));
+            }
+        }
+        if fleet.fleet.ends_with(SHADOW_ENDING) {
+            wrong.push(format!(
+                "--fleet-name {:?} ends with {SHADOW_ENDING}, as the names of shadows alone do: give another name, or \
+                 --shadow",
+                fleet.fleet
+            ));
+        }
+        return None;
+    }
+    if fleet.server_fence == ServerFenceMode::On {
+        wrong.push(
+            "--shadow contradicts --server-fence=on: a shadow sends no write that could be fenced; leave one of them out"
+                .to_owned(),
+        );
+    }
+    fleet.server_fence = ServerFenceMode::Off;
+    if values.bool("use-service-account-credentials") {
+        idle.push(
+            "--use-service-account-credentials (a shadow makes no tokens and reads in its own name)".to_owned(),
+        );
+    }
+    if !fleet.fleet.ends_with(SHADOW_ENDING) {
+        fleet.fleet.push_str(SHADOW_ENDING);
+    }
+    if fleet.fleet.len() > NAME_MAX {
+        wrong.push(format!(
+            "--fleet-name {:?} is longer than {NAME_MAX}: give a shorter one, the ending {SHADOW_ENDING} included",
+            fleet.fleet
+        ));
+    }
+    let patience = values.duration("shadow-patience");
+    if patience < Duration::from_secs(1) {
+        wrong.push(format!(
+            "--shadow-patience must be at least 1s, but is {}",
+            values.show("shadow-patience")
+        ));
+    }
+    // It never holds the Lease of the managers, and waits for nobody who does.
+    let manager = fleet
+        .interlock
+        .take()
+        .map(|lease| (lease.namespace, lease.name));
+    Some(ShadowOptions {
+        patience,
+        ends_after: Some(values.duration("shadow-for")).filter(|after| !after.is_zero()),
+        manager,
+    })
 }
 
 /// The pod of this replica, as others find it.

@@ -532,3 +532,65 @@ fn a_replica_is_found_in_the_pod_that_it_is_given_or_that_its_environment_names(
         assert_eq!(path.to_str(), Some("/dev/termination-log"));
     }
 }
+
+#[test]
+fn a_shadow_has_a_fleet_of_its_own_and_neither_lease_nor_fence_nor_tokens() {
+    for (words, fleet) in [
+        (&["--shadow"][..], "manifold-shadow"),
+        (&["--shadow", "--fleet-name=blue"], "blue-shadow"),
+        (&["--shadow", "--fleet-name=blue-shadow"], "blue-shadow"),
+    ] {
+        let options = options(words).unwrap();
+        assert_eq!(options.fleet.fleet, fleet);
+        assert_eq!(options.fleet.interlock, None);
+        assert_eq!(options.fleet.server_fence, ServerFenceMode::Off);
+        let shadow = options.shadow.unwrap();
+        assert_eq!(shadow.patience, Duration::from_secs(60));
+        assert_eq!(shadow.ends_after, None);
+        let lease = (
+            "kube-system".to_owned(),
+            "kube-controller-manager".to_owned(),
+        );
+        assert_eq!(shadow.manager, Some(lease));
+    }
+    let with = options(&[
+        "--shadow",
+        "--shadow-for=1h",
+        "--leader-elect=false",
+        "--use-service-account-credentials=true",
+    ])
+    .unwrap();
+    assert!(!with.use_service_account_credentials);
+    let shadow = with.shadow.unwrap();
+    assert_eq!(shadow.ends_after, Some(Duration::from_secs(3600)));
+    assert_eq!(shadow.manager, None, "somebody is in charge");
+    let warning = with.warning.unwrap();
+    assert!(
+        warning.contains("--use-service-account-credentials"),
+        "{warning}"
+    );
+}
+
+#[test]
+fn what_contradicts_a_shadow_is_refused() {
+    for (words, named) in [
+        (
+            &["--shadow", "--server-fence=on"][..],
+            "--shadow contradicts --server-fence=on",
+        ),
+        (&["--shadow-for=1h"], "--shadow-for needs --shadow"),
+        (
+            &["--shadow-patience=1m"],
+            "--shadow-patience needs --shadow",
+        ),
+        (
+            &["--shadow", "--shadow-patience=10ms"],
+            "--shadow-patience must be at least 1s",
+        ),
+        (&["--fleet-name=blue-shadow"], "ends with -shadow"),
+    ] {
+        let Invalid(wrong) = options(words).unwrap_err();
+        assert_eq!(wrong.len(), 1, "{words:?}: {wrong:?}");
+        assert!(wrong[0].contains(named), "{words:?}: {wrong:?}");
+    }
+}

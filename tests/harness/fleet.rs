@@ -122,6 +122,13 @@ impl FleetBuilder {
         self
     }
 
+    /// As another user than the manager's.
+    #[must_use]
+    pub fn kubeconfig(mut self, kubeconfig: impl Into<PathBuf>) -> Self {
+        self.kubeconfig = kubeconfig.into();
+        self
+    }
+
     /// Replicas are called `<prefix>-<i>`.
     #[must_use]
     pub fn name_prefix(mut self, prefix: impl Into<String>) -> Self {

@@ -32,6 +32,7 @@ pub(crate) use expected::reason;
 pub(crate) use normal::{Normal, text_at};
 pub(crate) use run::{Outcome, Side, Snapshot};
 pub(crate) use scenario::{Among, Scenario, filled, swaps};
+pub(crate) use writes::AUDIT_POLICY;
 
 use crate::support::{all_end_well, beside};
 
@@ -90,7 +91,7 @@ const UPSTREAM_AGAIN: usize = 2;
 pub(crate) const REPLICAS: usize = 3;
 
 /// Flags of both: which controllers, and what these do otherwise than they would.
-fn flags(among: Among) -> Vec<String> {
+pub(crate) fn flags(among: Among) -> Vec<String> {
     match among {
         Among::Workloads => vec![format!("--controllers={CONTROLLERS}")],
         Among::Everything => vec![format!("--controllers={CONTROLLERS},{MORE}")],
@@ -220,8 +221,13 @@ pub(crate) async fn upstream(scenarios: &[Scenario]) -> Result<Vec<Outcome>> {
     Ok(outcomes)
 }
 
+/// All scenarios but those in which the manager is exchanged.
+pub(crate) fn scenarios() -> Result<Vec<Scenario>> {
+    scenario::all()
+}
+
 /// The scenarios as they are, cut where the flags of the API server change.
-fn by_api_server(scenarios: &[Scenario]) -> Vec<(&'static [&'static str], &[Scenario])> {
+pub(crate) fn by_api_server(scenarios: &[Scenario]) -> Vec<(&'static [&'static str], &[Scenario])> {
     scenarios
         .chunk_by(|one, next| api_server_flags(one.among) == api_server_flags(next.among))
         .map(|chunk| (api_server_flags(chunk[0].among), chunk))
@@ -229,7 +235,7 @@ fn by_api_server(scenarios: &[Scenario]) -> Vec<(&'static [&'static str], &[Scen
 }
 
 /// The scenarios as they are, cut where the controllers change.
-fn by_controllers(scenarios: &[Scenario]) -> Vec<(Among, &[Scenario])> {
+pub(crate) fn by_controllers(scenarios: &[Scenario]) -> Vec<(Among, &[Scenario])> {
     scenarios
         .chunk_by(|one, next| one.among == next.among)
         .map(|chunk| (chunk[0].among, chunk))

@@ -16,6 +16,10 @@ kind: Policy
 omitStages: ["RequestReceived"]
 omitManagedFields: true
 rules:
+# Whatever a shadow writes, Leases too.
+- level: Metadata
+  users: ["system:serviceaccount:manifold-shadow:manifold-shadow"]
+  verbs: ["create", "update", "patch", "delete", "deletecollection"]
 - level: None
   users: ["system:kube-scheduler", "system:apiserver", "kwok"]
 - level: None

@@ -411,6 +411,7 @@ async fn live(
         },
         threads: Threads::One,
         traces: None,
+        shadow: None,
     });
     *known.borrow_mut() = Some(Arc::clone(&node.shared));
     let in_flight = Arc::new(AtomicBool::new(true));

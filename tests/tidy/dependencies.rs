@@ -111,6 +111,13 @@ const TABLE: &[Row] = &[
         only: Some(&["serde", "serde_json"]),
         never: GROUP,
     },
+    // What a shadow makes of plans and changes: the time is an argument.
+    Row {
+        name: "shadow",
+        ours: Some(&["controllers-kit", "inspect", "kubernetes-proto"]),
+        only: Some(&["serde_json"]),
+        never: GROUP,
+    },
     // The form of operators' orders: shared with the plugin and the examination, too.
     Row {
         name: "steering",

@@ -266,7 +266,7 @@ pub(super) fn only_one(facts: &Facts) -> Finding {
     let own = facts.fleet().map(|fleet| (&fleet.namespace, &fleet.name));
     let others: Vec<&Fleet> = fleets
         .iter()
-        .filter(|fleet| Some((&fleet.namespace, &fleet.name)) != own)
+        .filter(|fleet| Some((&fleet.namespace, &fleet.name)) != own && !fleet.is_shadow())
         .collect();
     let show = |fleet: &&Fleet| format!("{}/{}", fleet.namespace, fleet.name);
     let live: Vec<&Fleet> = others

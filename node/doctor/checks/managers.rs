@@ -51,6 +51,20 @@ pub(super) fn guard(facts: &Facts) -> Finding {
     let Some(fleet) = facts.fleet().filter(|fleet| fleet.live().next().is_some()) else {
         return Finding::Skipped("there is no fleet".to_owned());
     };
+    if fleet.is_shadow() {
+        return match held {
+            Some(lease) => Finding::passed(format!(
+                "the fleet is a shadow of {}, which holds {GUARD_NAMESPACE}/{name}",
+                lease.holder
+            )),
+            None => Finding::warning(
+                format!(
+                    "the fleet is a shadow, and nobody holds the Lease {GUARD_NAMESPACE}/{name}: it compares nothing"
+                ),
+                ["# start the manager that is to be compared with"],
+            ),
+        };
+    }
     let own = holder_of(fleet);
     match held {
         Some(lease) if lease.holder == own => {

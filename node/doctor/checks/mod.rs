@@ -359,12 +359,32 @@ pub fn examine(facts: &Facts) -> Vec<Verdict> {
         .filter(applies)
         .map(|check| Verdict {
             check,
-            finding: match facts.server.is_err() && needs_server(check) {
-                true => Finding::Skipped("the API server can't be used".to_owned()),
-                false => (check.judge)(facts),
+            finding: if facts.server.is_err() && needs_server(check) {
+                Finding::Skipped("the API server can't be used".to_owned())
+            } else if facts.is_shadow() && !is_of_shadows(check) {
+                Finding::Skipped("the fleet is a shadow: it writes nothing".to_owned())
+            } else {
+                (check.judge)(facts)
             },
         })
         .collect()
+}
+
+/// Whether a check is of what a shadow has too. Rights to write, the fence, and controllers that another
+/// manager runs as well are none of its matters.
+fn is_of_shadows(check: &Check) -> bool {
+    const OTHERS: [&str; 9] = [
+        "coverage/complete",
+        "coverage/disjoint",
+        "interlock/standbys",
+        "leases/guard",
+        "leases/guard-rights",
+        "leases/one-fleet",
+        "leases/priority",
+        "rbac/controllers",
+        "rbac/manager",
+    ];
+    check.category() != "fence" && !OTHERS.contains(&check.id)
 }
 
 /// Up to this many things are named one by one; of more, the number is given.

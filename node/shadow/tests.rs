@@ -1,0 +1,497 @@
+//! Stories of plans and changes, as tables.
+
+use std::{sync::Arc, time::Duration};
+
+use controllers_kit::{
+    AnyObject, Key, Object, Only, Plan, Propagation,
+    testing::{config_map, pod},
+};
+use kubernetes_proto::{
+    core::Pod,
+    meta::{ObjectMeta, OwnerReference},
+};
+use serde_json::{Value, json};
+
+use super::*;
+
+const ROLLER: &str = "roller";
+const TIMER: &str = "timer";
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn comparison() -> Comparison {
+    let mut comparison = Comparison::new(Config {
+        patience: secs(60),
+        slow: (&[TIMER], 5),
+        early: secs(15),
+    });
+    comparison.tick(Duration::ZERO, true, "", &|_| None);
+    comparison
+}
+
+fn meta(name: &str, version: u64) -> ObjectMeta {
+    ObjectMeta {
+        name: name.into(),
+        namespace: "shop".into(),
+        uid: format!("uid-{name}").into(),
+        resource_version: version,
+        ..ObjectMeta::default()
+    }
+}
+
+/// A pod of the owner `owner`, with a label.
+fn child(name: &str, label: &str) -> Pod {
+    let mut pod = pod(name);
+    *pod.metadata_mut() = meta(name, 9);
+    let meta = pod.metadata_mut();
+    meta.generate_name = "web-".into();
+    meta.set_label("app", label);
+    let owner = OwnerReference {
+        kind: "ReplicaSet".into(),
+        name: "web".into(),
+        uid: "owner".into(),
+        controller: Some(true),
+        ..OwnerReference::default()
+    };
+    meta.owner_references = vec![owner.into()];
+    pod
+}
+
+fn any(pod: Pod) -> AnyObject {
+    Arc::new(pod)
+}
+
+fn wants(fill: impl FnOnce(&mut Plan)) -> Vec<Want> {
+    let mut plan = Plan::nothing();
+    fill(&mut plan);
+    plan.actions().map(Want::of).collect()
+}
+
+fn labelled(from: &str, to: &str) -> Vec<Want> {
+    let (old, mut new) = (child("a", from), child("a", from));
+    new.metadata_mut().set_label("app", to);
+    wants(|plan| drop(plan.update(&old, &new)))
+}
+
+fn created() -> Change {
+    Change {
+        old: None,
+        new: Some(any(child("theirs", "web"))),
+    }
+}
+
+fn relabelled(from: &str, to: &str) -> Change {
+    Change {
+        old: Some(any(child("a", from))),
+        new: Some(any(child("a", to))),
+    }
+}
+
+fn deleted() -> Change {
+    Change {
+        old: Some(any(child("a", "web"))),
+        new: None,
+    }
+}
+
+fn kinds(verdicts: impl IntoIterator<Item = Verdict>) -> Vec<Kind> {
+    verdicts.into_iter().map(|one| one.kind).collect()
+}
+
+fn key() -> Key {
+    Key::new("shop", "web")
+}
+
+#[test]
+fn a_change_that_brings_the_state_of_a_planned_write_agrees_with_it() {
+    let create = || {
+        wants(|plan| {
+            plan.create(&child("ours", "web"));
+        })
+    };
+    let delete = || {
+        wants(|plan| {
+            plan.delete(&child("a", "web"), Only::ThisUid, Propagation::Background);
+        })
+    };
+    let terminating = || {
+        let mut pod = child("a", "web");
+        pod.metadata_mut().deletion_timestamp = Some(Default::default());
+        Change {
+            old: Some(any(child("a", "web"))),
+            new: Some(any(pod)),
+        }
+    };
+    let other_owner = || {
+        let mut pod = child("theirs", "web");
+        pod.metadata_mut().owner_references.clear();
+        Change {
+            old: None,
+            new: Some(any(pod)),
+        }
+    };
+    let other_label = || Change {
+        old: None,
+        new: Some(any(child("theirs", "other"))),
+    };
+    for (what, planned, seen, agreed) in [
+        ("a child of another name", create(), created(), true),
+        ("a child of another owner", create(), other_owner(), false),
+        ("another child", create(), other_label(), false),
+        ("a child that goes", create(), deleted(), false),
+        ("it is gone", delete(), deleted(), true),
+        ("it is on its way out", delete(), terminating(), true),
+        ("it has changed", delete(), relabelled("web", "x"), false),
+        (
+            "the value",
+            labelled("web", "new"),
+            relabelled("web", "new"),
+            true,
+        ),
+        (
+            "another value",
+            labelled("web", "new"),
+            relabelled("web", "x"),
+            false,
+        ),
+        (
+            "what was to change is gone",
+            labelled("web", "new"),
+            deleted(),
+            true,
+        ),
+    ] {
+        let mut comparison = comparison();
+        assert_eq!(comparison.planned(ROLLER, &key(), planned, secs(1)), []);
+        let verdicts = comparison.observed(seen, false, secs(2));
+        let expected: &[Kind] = if agreed { &[Kind::Agreed] } else { &[] };
+        assert_eq!(kinds(verdicts), expected, "{what}");
+    }
+}
+
+#[test]
+fn each_child_that_is_made_agrees_with_one_creation() {
+    let mut comparison = comparison();
+    let two = wants(|plan| {
+        plan.create(&child("one", "web"));
+        plan.create(&child("two", "web"));
+    });
+    comparison.planned(ROLLER, &key(), two, secs(1));
+    let pending = |comparison: &Comparison| comparison.pending().get(ROLLER).copied();
+    assert_eq!(pending(&comparison), Some(2));
+    for left in [1, 0] {
+        let verdicts = comparison.observed(created(), false, secs(2));
+        assert_eq!(kinds(verdicts), [Kind::Agreed]);
+        assert_eq!(pending(&comparison), Some(left));
+    }
+    assert_eq!(comparison.observed(created(), false, secs(2)), []);
+}
+
+#[test]
+fn what_is_planned_and_not_done_is_missing_once_after_a_patience() {
+    for (controller, patience) in [(ROLLER, 60), (TIMER, 300)] {
+        let mut comparison = comparison();
+        let current = |_: &Want| Some(any(child("a", "web")));
+        for second in (1..=patience + 20).step_by(5) {
+            // The same plan again and again is one.
+            comparison.planned(controller, &key(), labelled("web", "new"), secs(second));
+            let verdicts = kinds(comparison.tick(secs(second), true, "12:00", &current));
+            let expected: &[Kind] = if second == patience + 1 {
+                &[Kind::Missing]
+            } else {
+                &[]
+            };
+            assert_eq!(verdicts, expected, "{controller} at {second}");
+        }
+        let (differences, omitted) = comparison.differences();
+        assert_eq!((differences.len(), omitted), (1, 0));
+        let one = &differences[0];
+        assert_eq!(
+            (
+                one.kind.as_str(),
+                one.field.as_str(),
+                one.ours.as_str(),
+                one.theirs.as_str()
+            ),
+            ("missing", "metadata.labels.app", "new", "web")
+        );
+        assert_eq!(
+            (one.write.as_str(), one.at.as_str()),
+            ("patch pods/a", "12:00")
+        );
+    }
+}
+
+#[test]
+fn the_time_of_a_plan_continues_with_other_values_and_restarts_where_they_are_at_it() {
+    for (theirs, missing) in [(None, true), (Some(relabelled("web", "x")), false)] {
+        let mut comparison = comparison();
+        let mut seen = false;
+        for second in 1..=62 {
+            let wanted = labelled("web", &format!("new-{}", second % 3));
+            comparison.planned(ROLLER, &key(), wanted, secs(second));
+            if second == 30
+                && let Some(theirs) = theirs.clone()
+            {
+                assert_eq!(comparison.observed(theirs, false, secs(second)), []);
+            }
+            seen |= kinds(comparison.tick(secs(second), true, "", &|_| None)) == [Kind::Missing];
+        }
+        assert_eq!(seen, missing);
+    }
+}
+
+#[test]
+fn a_plan_that_is_dropped_is_superseded_and_still_explains_what_comes_within_a_patience() {
+    for (at, explained) in [(30, true), (90, false)] {
+        let mut comparison = comparison();
+        comparison.planned(ROLLER, &key(), labelled("web", "new"), secs(1));
+        let dropped = comparison.planned(ROLLER, &key(), Vec::new(), secs(5));
+        assert_eq!(kinds(dropped), [Kind::Superseded]);
+        let verdicts = kinds(comparison.observed(relabelled("web", "new"), true, secs(at)));
+        assert_eq!(verdicts == [Kind::Agreed], explained, "at {at}");
+        assert_eq!(comparison.to_ask(secs(at)).is_empty(), explained);
+    }
+}
+
+#[test]
+fn what_was_planned_long_before_is_early() {
+    let mut comparison = comparison();
+    comparison.planned(ROLLER, &key(), labelled("web", "new"), secs(1));
+    let verdicts = comparison.observed(relabelled("web", "new"), false, secs(20));
+    assert_eq!(kinds(verdicts), [Kind::Early]);
+}
+
+#[test]
+fn a_change_that_nobody_wants_is_asked_about_and_extra_after_a_patience() {
+    let unwanted = || {
+        Answer::Unwanted(Box::new(Unwanted {
+            controller: ROLLER,
+            key: "shop/web".to_owned(),
+            instead: None,
+            by: "kube-controller-manager",
+        }))
+    };
+    let mut comparison = comparison();
+    assert_eq!(
+        comparison.observed(relabelled("web", "x"), true, secs(10)),
+        []
+    );
+    let mut asked = Vec::new();
+    for half in 20..=200 {
+        let now = Duration::from_millis(half * 500);
+        for candidate in comparison.to_ask(now) {
+            asked.push(now.as_millis());
+            let verdict = comparison.answered(&candidate, unwanted(), "12:00");
+            let expected: &[Kind] = if candidate.is_last {
+                &[Kind::Extra]
+            } else {
+                &[]
+            };
+            assert_eq!(kinds(verdict), expected);
+        }
+    }
+    assert_eq!(asked, [10_000, 10_500, 13_000, 22_000, 70_000]);
+    let one = &comparison.differences().0[0];
+    assert_eq!(
+        [
+            &one.kind,
+            &one.write,
+            &one.field,
+            &one.ours,
+            &one.theirs,
+            &one.by
+        ],
+        [
+            "extra",
+            "update pods/a",
+            "metadata.labels.app",
+            "web",
+            "x",
+            "kube-controller-manager"
+        ]
+    );
+}
+
+#[test]
+fn a_change_whose_fields_are_all_changed_again_was_a_step_and_the_last_one_is_judged() {
+    let unwanted = || {
+        Answer::Unwanted(Box::new(Unwanted {
+            controller: ROLLER,
+            ..Unwanted::default()
+        }))
+    };
+    let mut comparison = comparison();
+    comparison.observed(relabelled("web", "x"), true, secs(10));
+    let first = comparison
+        .to_ask(secs(10))
+        .pop()
+        .expect("it is asked about");
+    assert_eq!(kinds(comparison.answered(&first, unwanted(), "")), []);
+    let verdicts = comparison.observed(relabelled("x", "y"), true, secs(11));
+    assert_eq!(kinds(verdicts), [Kind::Superseded]);
+    assert_eq!(comparison.unexplained(), 1, "the last one");
+    let mut last = Vec::new();
+    for second in 11..=80 {
+        for candidate in comparison.to_ask(secs(second)) {
+            last.extend(kinds(comparison.answered(&candidate, unwanted(), "")));
+        }
+    }
+    assert_eq!(last, [Kind::Extra]);
+}
+
+#[test]
+fn a_change_is_explained_by_an_answer_by_a_later_plan_or_because_it_is_not_theirs() {
+    for (what, answer, agreed) in [
+        (
+            "a controller would make it",
+            Some(Answer::Wanted(ROLLER)),
+            true,
+        ),
+        ("somebody else made it", Some(Answer::NotTheirs), false),
+        ("a later plan wants it", None, true),
+    ] {
+        let mut comparison = comparison();
+        comparison.observed(relabelled("web", "new"), true, secs(10));
+        let candidate = comparison
+            .to_ask(secs(10))
+            .pop()
+            .expect("it is asked about");
+        let kinds = match answer {
+            Some(answer) => kinds(comparison.answered(&candidate, answer, "")),
+            None => kinds(comparison.planned(ROLLER, &key(), labelled("web", "new"), secs(12))),
+        };
+        let expected: &[Kind] = if agreed { &[Kind::Agreed] } else { &[] };
+        assert_eq!(kinds, expected, "{what}");
+        assert_eq!(comparison.unexplained(), 0, "{what}");
+        assert!(comparison.to_ask(secs(500)).is_empty(), "{what}");
+    }
+}
+
+#[test]
+fn time_in_which_nobody_is_in_charge_does_not_count() {
+    let mut comparison = comparison();
+    comparison.planned(ROLLER, &key(), labelled("web", "new"), secs(1));
+    let mut missing_at = None;
+    for second in 1..200 {
+        let is_led = !(10..100).contains(&second);
+        if kinds(comparison.tick(secs(second), is_led, "", &|_| None)) == [Kind::Missing] {
+            missing_at = Some(second);
+        }
+        if !is_led {
+            comparison.observed(created(), true, secs(second));
+        }
+    }
+    assert_eq!(missing_at, Some(151));
+    assert_eq!(
+        comparison.unexplained(),
+        0,
+        "nor does what is changed meanwhile"
+    );
+}
+
+#[test]
+fn all_that_is_kept_has_a_bound() {
+    let mut comparison = comparison();
+    let many = |count: usize| {
+        wants(|plan| {
+            for at in 0..count {
+                plan.create(&config_map(&format!("map-{at}")));
+            }
+        })
+    };
+    comparison.planned(ROLLER, &key(), many(WANTS_OF_KEY_MAX + 3), secs(1));
+    assert_eq!(comparison.dropped(), 3);
+    for at in 0..WANTS_MAX / WANTS_OF_KEY_MAX {
+        let key = Key::new("shop", format!("other-{at}"));
+        comparison.planned(ROLLER, &key, many(WANTS_OF_KEY_MAX), secs(1));
+    }
+    assert_eq!(comparison.pending()[ROLLER], WANTS_MAX);
+    assert_eq!(comparison.dropped(), 3 + WANTS_OF_KEY_MAX as u64);
+    let missing = comparison.tick(secs(100), true, "", &|_| None);
+    assert_eq!(missing.len(), WANTS_MAX);
+    let (differences, omitted) = comparison.differences();
+    assert_eq!(differences.len(), DIFFERENCES_MAX);
+    assert_eq!(omitted as usize, WANTS_MAX - DIFFERENCES_MAX);
+    for at in 0..=CANDIDATES_MAX {
+        let mut pod = child("a", "x");
+        pod.metadata_mut().name = format!("pod-{at}").into();
+        let change = Change {
+            old: None,
+            new: Some(any(pod)),
+        };
+        comparison.observed(change, true, secs(100));
+    }
+    assert_eq!(comparison.unexplained(), CANDIDATES_MAX);
+    assert_eq!(comparison.dropped(), 4 + WANTS_OF_KEY_MAX as u64);
+    comparison.forget_keys(&|_, _| true);
+    assert_eq!(comparison.pending()[ROLLER], 0);
+}
+
+#[test]
+fn fields_are_the_same_where_a_write_would_have_made_them_so() {
+    let time = |second: u32| json!({"at": format!("2026-01-01T12:00:{second:02}Z")});
+    let (whole, contained) = (Lists::Whole, Lists::Contained);
+    let none = Value::Null;
+    for (ours, theirs, lists, field) in [
+        (json!({"a": 1}), json!({"a": 1, "b": 2}), whole, None),
+        (json!({"a": 1}), json!({"a": 2}), whole, Some("a")),
+        (json!({"a": null}), json!({}), whole, None),
+        (json!({"a": 0}), json!({}), whole, None),
+        (json!({"a": null}), json!({"a": 1}), whole, Some("a")),
+        (json!({"a": 0}), json!({"a": 1}), contained, None),
+        (json!({"a": {"b": 0}}), none.clone(), whole, None),
+        (json!({"a": {"b": 1}}), none.clone(), whole, Some("a.b")),
+        (time(1), time(40), whole, None),
+        (
+            json!({"at": "2026-01-01T12:00:00Z"}),
+            json!({"at": "2026-01-01T12:01:01Z"}),
+            whole,
+            Some("at"),
+        ),
+        (
+            json!([{"type": "A", "status": "True"}, {"type": "B"}]),
+            json!([{"type": "B"}, {"type": "A", "status": "True"}]),
+            whole,
+            None,
+        ),
+        (
+            json!([{"type": "A", "status": "True"}]),
+            json!([{"type": "A", "status": "False"}]),
+            whole,
+            Some("[A].status"),
+        ),
+        (json!(["x"]), json!(["x", "y"]), whole, Some("")),
+        (json!(["x"]), json!(["x", "y"]), contained, None),
+        (json!(["x"]), json!(["y"]), contained, Some("[x]")),
+        (
+            json!({"finalizers": [{"$patch": "delete", "name": "x"}]}),
+            json!({"finalizers": []}),
+            contained,
+            None,
+        ),
+        (
+            json!({"$deleteFromPrimitiveList/finalizers": ["x"]}),
+            json!({"finalizers": ["x"]}),
+            contained,
+            Some("finalizers[x]"),
+        ),
+        (
+            json!({"$deleteFromPrimitiveList/finalizers": ["x"]}),
+            json!({"finalizers": ["y"]}),
+            contained,
+            None,
+        ),
+        (
+            json!({"labels": {"pod-template-hash": "a", "app": "web"}}),
+            json!({"labels": {"pod-template-hash": "b", "app": "web"}}),
+            whole,
+            None,
+        ),
+    ] {
+        let found = differ(&ours, &theirs, lists, secs(60)).map(|one| one.field);
+        assert_eq!(found.as_deref(), field, "{ours} {theirs} {lists:?}");
+    }
+}
