@@ -23,6 +23,7 @@ pub mod ending;
 pub mod events;
 pub mod gate;
 pub mod heat;
+pub mod history;
 pub mod http;
 pub mod keys;
 pub mod limit;

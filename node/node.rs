@@ -19,6 +19,7 @@ use crate::{
     cloud::Cloud,
     discovery::{self, Discovery},
     gate::Fence,
+    history::History,
     keys::Keys,
     metrics::Metrics,
     options::ShadowOptions,
@@ -195,6 +196,7 @@ impl Node {
             watchlist: Arc::default(),
             steering: Arc::default(),
             attempts: std::sync::Mutex::default(),
+            history: History::new(parts.ranges).into(),
             aside: match parts.threads {
                 Threads::Many => Aside::Blocking(tokio::runtime::Handle::current()),
                 Threads::One => Aside::Here,

@@ -178,6 +178,8 @@ pub struct Done {
     pub since: Monotonic,
     /// How long it took.
     pub took: Duration,
+    /// How long it had waited before.
+    pub waited: Duration,
     /// Writes that succeeded.
     pub writes: u64,
     /// The trace it left, if traces are exported.
@@ -209,6 +211,7 @@ impl Done {
             began: shared.clock.now(),
             since: shared.clock.monotonic(),
             took: Duration::ZERO,
+            waited: job.waited,
             writes: outcome.writes,
             trace: None,
         }
@@ -313,6 +316,7 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
         began,
         since,
         took,
+        waited: job.waited,
         writes: outcome.writes,
         trace: trace.map(Into::into),
     }

@@ -37,7 +37,7 @@ use crate::{
     config,
     credentials::Credentials,
     currency,
-    debug::Inside,
+    debug::{self, Inside},
     gate::Fence,
     http::{self, Health, Kind},
     keys::{self, FileKeys},
@@ -427,6 +427,10 @@ async fn own(
         said: Arc::clone(&sees),
         steering: Arc::clone(&node.shared.steering),
     }));
+    actix::spawn(debug::live::record(
+        Arc::downgrade(&node.shared),
+        handle.clone(),
+    ));
     let agreement = Arc::new(Agreement::default());
     let said = Arc::clone(&agreement);
     health.note(Kind::Readyz, Box::new(move || said.lines()));

@@ -25,6 +25,7 @@ use crate::{
     clock::Clock,
     cloud::Cloud,
     gate,
+    history::{History, Tally},
     keys::Keys,
     metrics::{ControllerMetrics, Metrics, QueueMetrics},
     quarantine::Watchlist,
@@ -247,6 +248,8 @@ pub struct RangeStats {
     pub queued: AtomicUsize,
     /// Keys reconciled.
     pub reconciles: AtomicU64,
+    /// Work and waits since they were recorded last.
+    pub tally: Tally,
     /// Whether it is frozen for a handoff.
     pub frozen: AtomicBool,
     /// Keys that are quarantined.
@@ -303,6 +306,8 @@ pub struct Shared {
     pub steering: Arc<Steering>,
     /// The last attempts of keys that fail.
     pub attempts: Mutex<Attempts>,
+    /// The last hour of the ranges, for the live page.
+    pub history: Mutex<History>,
     /// Where an endpoint for them is set.
     pub traces: Option<Arc<Traces>>,
     /// What compares the plans, where none is carried out.
@@ -433,6 +438,11 @@ impl Shared {
     /// The last attempts of keys that fail.
     pub fn attempts(&self) -> MutexGuard<'_, Attempts> {
         self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The last hour of the ranges.
+    pub fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The slot of an owned range.

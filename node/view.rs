@@ -1,5 +1,7 @@
 //! The cache as the actors see it: what is there, and how new it is. `node_cache::Cache` is the real one.
 
+use std::time::Duration;
+
 use controllers_kit::{AnyObject, Key, Reader, Resource};
 use futures::{FutureExt, future::BoxFuture};
 use node_cache::Cache;
@@ -31,6 +33,11 @@ pub trait View: Reader {
     /// The objects that can't be used, with the reason.
     fn set_aside(&self) -> Vec<(&'static Resource, Key, String)> {
         Vec::new()
+    }
+    /// How long ago the watch of Leases came further, to which something is written each second; none without
+    /// such a watch.
+    fn lag(&self) -> Option<Duration> {
+        None
     }
     /// The newest version that any watch has come to: a list that is asked for from now on is no older.
     fn newest_of_all(&self) -> u64 {
@@ -71,6 +78,12 @@ impl View for Cache {
 
     fn set_aside(&self) -> Vec<(&'static Resource, Key, String)> {
         Cache::set_aside(self)
+    }
+
+    fn lag(&self) -> Option<Duration> {
+        let stats = self.all_stats().into_iter();
+        let leases = stats.filter(|(resource, _)| resource.plural == "leases");
+        leases.filter_map(|(_, stats)| stats.age).max()
     }
 
     fn newest_of_all(&self) -> u64 {

@@ -44,17 +44,24 @@ impl Plugin {
         })
     }
 
-    pub(crate) async fn run(&self, replica: &Replica, words: &[&str]) -> Result<Said> {
-        let output = tokio::process::Command::new(&self.binary)
+    /// The program with what it needs to reach a server; it ends with what is made of it.
+    pub(crate) fn command(&self, server: &str) -> tokio::process::Command {
+        let mut command = tokio::process::Command::new(&self.binary);
+        command
             .arg("--kubeconfig")
             .arg(&self.kubeconfig)
-            .arg("--server")
-            .arg(replica.url())
+            .args(["--server", server])
             .arg("--certificate-authority")
             .arg(&self.authority)
-            .args(words)
             .stdin(Stdio::null())
-            .kill_on_drop(true)
+            .kill_on_drop(true);
+        command
+    }
+
+    pub(crate) async fn run(&self, replica: &Replica, words: &[&str]) -> Result<Said> {
+        let output = self
+            .command(&replica.url())
+            .args(words)
             .output()
             .await
             .context("kubectl manifold")?;

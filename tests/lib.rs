@@ -73,6 +73,8 @@ mod migration;
 #[cfg(test)]
 mod nodes;
 #[cfg(test)]
+mod page;
+#[cfg(test)]
 mod parity;
 #[cfg(test)]
 mod peers;

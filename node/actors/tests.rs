@@ -625,6 +625,7 @@ fn process(factory: Factory, sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc
         watchlist: Default::default(),
         steering: Default::default(),
         attempts: Default::default(),
+        history: crate::history::History::new(RANGES).into(),
         aside: Aside::Blocking(tokio::runtime::Handle::current()),
         traces: None,
         shadow: None,

@@ -5,11 +5,12 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use controllers_kit::Key;
 use futures::future::join_all;
 use inspect::{
-    BusyController, BusyKey, BusyRange, ControllerState, Fence, KeyReport, OwnedRange,
-    ReplicaShards, SetAside, Suspected, Top, Totals, Unhappy, UnhappyKey,
+    BusyController, BusyKey, BusyRange, ControllerState, Fence, KeyReport, OwnedRange, Recorded,
+    ReplicaShards, Row, SetAside, Suspected, Top, Totals, Unhappy, UnhappyKey,
 };
 use peer_proto::{InspectRequest, Question};
 use serde_json::Value;
@@ -17,6 +18,7 @@ use serde_json::Value;
 use crate::{
     actors::range::{Busy, Explain, Sample},
     heat::Rate,
+    history::History,
     shared::{Shared, Unit},
     steer::in_force,
 };
@@ -105,6 +107,48 @@ pub fn shards(shared: &Shared) -> ReplicaShards {
             })
             .collect(),
     }
+}
+
+/// Notes what the owned ranges have done since the last time.
+pub fn note(shared: &Shared) {
+    let at = History::column(shared.clock.now().as_second());
+    let slots = (0..shared.ranges).filter_map(|range| Some((range, shared.slot(range)?)));
+    let tallies = slots.map(|(range, slot)| (range, slot.stats.tally.take()));
+    shared.history().note(at, tallies);
+}
+
+/// Figures of this replica, and what it has recorded of its ranges from a column on.
+pub fn recorded(shared: &Shared, since: u64) -> Recorded {
+    note(shared);
+    let mut said = Recorded {
+        replica: shared.replica.clone(),
+        lag_ms: shared.view.lag().map(|lag| {
+            let millis = lag.as_millis();
+            u64::try_from(millis).unwrap_or(u64::MAX)
+        }),
+        ..Recorded::default()
+    };
+    for range in 0..shared.ranges {
+        let Some(slot) = shared.slot(range) else {
+            continue;
+        };
+        said.open |= shared.fence.open(range, slot.epoch);
+        said.ranges += 1;
+        said.keys += slot.stats.keys.load(Ordering::Relaxed);
+        said.queued += slot.stats.queued.load(Ordering::Relaxed);
+    }
+    let history = shared.history();
+    let last = history.last();
+    said.load = last.load;
+    said.waited_ms = u64::try_from(last.waited.as_millis()).unwrap_or(u64::MAX);
+    let rows = history.cells(since).into_iter().map(|cells| Row {
+        range: cells.range,
+        first: cells.first,
+        work: BASE64.encode(&cells.work),
+        wait: BASE64.encode(&cells.wait),
+    });
+    said.rows = rows.collect();
+    said
 }
 
 /// Why a key does not move, as far as this replica knows. `owner` is the range's owner by its Lease.
@@ -320,6 +364,7 @@ pub async fn answer(shared: Arc<Shared>, asked: InspectRequest) -> Result<Vec<u8
             Some(shadow) => serde_json::to_vec(&shadow.report(&shared.replica)),
             None => return Err("it is no shadow".to_owned()),
         },
+        Question::Page => serde_json::to_vec(&recorded(&shared, asked.since)),
         Question::Unknown => return Err("this build does not know the question".to_owned()),
     };
     written.map_err(|error| error.to_string())

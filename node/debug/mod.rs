@@ -3,6 +3,7 @@
 //! shown a key whose object they may not see.
 
 pub mod answers;
+pub mod live;
 mod resolve;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ use coordinator_core::Member;
 use futures::{
     FutureExt,
     future::{BoxFuture, join_all},
+    stream::BoxStream,
 };
 use inspect::{
     EXPLAIN_SCHEMA, Explanation, FleetShards, Hidden, KeyReport, Missing, RangeOwner,
@@ -30,7 +32,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     auth::{Refused, Target},
-    http::{Debug, Denied, Rights},
+    http::{Debug, Denied, Rights, Update},
     pod_events::Notice,
     reconcile::is_object,
     shared::{Shared, Unit},
@@ -42,12 +44,14 @@ pub struct Inside {
     shared: Arc<Shared>,
     handle: OnceLock<Handle>,
     notices: OnceLock<mpsc::Sender<Notice>>,
+    live: Arc<live::Live>,
 }
 
 impl Inside {
     /// Before the coordinator has started.
     pub fn new(shared: Arc<Shared>) -> Arc<Self> {
         Arc::new(Self {
+            live: live::Live::new(shared.ranges),
             shared,
             handle: OnceLock::new(),
             notices: OnceLock::new(),
@@ -76,6 +80,7 @@ impl Inside {
 }
 
 /// What a question needs to be answered for all.
+#[derive(Clone)]
 struct Fleet {
     shared: Arc<Shared>,
     handle: Option<Handle>,
@@ -346,7 +351,8 @@ impl Fleet {
         }
     }
 
-    async fn top(&self, namespace: &str, rights: &dyn Rights) -> Result<Top, Denied> {
+    /// What is busy in all replicas, without regard to anybody's rights.
+    async fn all_top(&self, namespace: &str) -> Top {
         let asked = InspectRequest {
             question: Question::Top.into(),
             namespace: namespace.to_owned(),
@@ -355,6 +361,12 @@ impl Fleet {
         let own = answers::top(&self.shared, namespace, TOP_KEYS_MAX);
         let (own, (all, missing)) = futures::join!(own, self.ask_all::<Top>(&asked));
         let mut top = merged(std::iter::once(own).chain(all));
+        top.missing = missing;
+        top
+    }
+
+    /// The keys of it that the caller may see.
+    async fn visible_top(&self, mut top: Top, rights: &dyn Rights) -> Result<Top, Denied> {
         let mut may_list = MayList::new(rights);
         let mut keys = Vec::new();
         for key in std::mem::take(&mut top.keys) {
@@ -367,7 +379,6 @@ impl Fleet {
             }
         }
         top.keys = keys;
-        top.missing = missing;
         Ok(top)
     }
 
@@ -413,7 +424,13 @@ impl Fleet {
         Ok(whole)
     }
 
-    async fn unhappy(&self, namespace: &str, rights: &dyn Rights) -> Result<Unhappy, Denied> {
+    async fn top(&self, namespace: &str, rights: &dyn Rights) -> Result<Top, Denied> {
+        let top = self.all_top(namespace).await;
+        self.visible_top(top, rights).await
+    }
+
+    /// What fails in all replicas, without regard to anybody's rights or to how much it is.
+    async fn all_unhappy(&self, namespace: &str) -> Unhappy {
         let asked = InspectRequest {
             question: Question::Unhappy.into(),
             namespace: namespace.to_owned(),
@@ -426,18 +443,26 @@ impl Fleet {
             missing,
             ..Unhappy::default()
         };
-        let mut keys = Vec::new();
         for one in std::iter::once(own).chain(all) {
             whole.forgotten += one.forgotten;
             whole.omitted += one.omitted;
-            keys.extend(one.keys);
+            whole.keys.extend(one.keys);
         }
-        keys.sort_by(|one, other| {
+        whole.keys.sort_by(|one, other| {
             let order = |key: &inspect::UnhappyKey| (key.controller.clone(), key.key.clone());
             (other.failures, order(one)).cmp(&(one.failures, order(other)))
         });
+        whole
+    }
+
+    /// The keys of it that the caller may see, as far as there is room.
+    async fn visible_unhappy(
+        &self,
+        mut whole: Unhappy,
+        rights: &dyn Rights,
+    ) -> Result<Unhappy, Denied> {
         let mut may_list = MayList::new(rights);
-        for key in keys {
+        for key in std::mem::take(&mut whole.keys) {
             match self
                 .may_see(&mut may_list, &key.controller, &key.key)
                 .await?
@@ -448,6 +473,11 @@ impl Fleet {
             }
         }
         Ok(whole)
+    }
+
+    async fn unhappy(&self, namespace: &str, rights: &dyn Rights) -> Result<Unhappy, Denied> {
+        let whole = self.all_unhappy(namespace).await;
+        self.visible_unhappy(whole, rights).await
     }
 
     /// Whether the caller may list the objects of a controller's key. What a controller that does not run
@@ -705,6 +735,10 @@ impl Debug for Inside {
     fn shadow(&self, rights: Arc<dyn Rights>) -> BoxFuture<'static, Result<Value, Denied>> {
         let fleet = self.fleet();
         async move { Ok(written(&fleet.shadow_for(&*rights).await?)) }.boxed()
+    }
+
+    fn live(&self, rights: Arc<dyn Rights>) -> BoxStream<'static, Update> {
+        live::updates(Arc::clone(&self.live), self.fleet(), rights)
     }
 
     fn move_range(

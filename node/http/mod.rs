@@ -5,6 +5,7 @@
 
 mod connections;
 mod health;
+mod page;
 mod tls;
 mod zpages;
 
@@ -24,7 +25,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{any, get, post},
 };
-use futures::future::BoxFuture;
+use futures::{future::BoxFuture, stream::BoxStream};
 use http::{HeaderValue, Method, StatusCode, header};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -43,6 +44,7 @@ use tower::Service;
 
 use connections::{Connections, FIRST_BYTE_MAX, HEADERS_MAX, Place};
 pub use health::{Check, Health, Kind};
+use page::Streams;
 use zpages::Page;
 
 use crate::{
@@ -139,6 +141,9 @@ pub trait Debug: Send + Sync + 'static {
     ) -> BoxFuture<'static, Result<Value, Denied>>;
     /// How the writes that are planned compare with those of the manager in charge, in all replicas.
     fn shadow(&self, rights: Arc<dyn Rights>) -> BoxFuture<'static, Result<Value, Denied>>;
+    /// What the live page shows, as far as the caller may see it, for as long as somebody reads it. Who reads
+    /// slowly gets fewer updates, and the newest.
+    fn live(&self, rights: Arc<dyn Rights>) -> BoxStream<'static, Update>;
     /// Hands a range that is held here over to another replica, as `by` asks; says what was begun.
     fn move_range(
         &self,
@@ -146,6 +151,15 @@ pub trait Debug: Send + Sync + 'static {
         to: String,
         by: String,
     ) -> BoxFuture<'static, Result<Value, String>>;
+}
+
+/// One event of the live page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Update {
+    /// Its name: `columns`, `state` or `keys`.
+    pub name: &'static str,
+    /// JSON on one line.
+    pub json: String,
 }
 
 /// What a caller may see.
@@ -283,7 +297,7 @@ impl Server {
             tokio::spawn(sources.auth.clone().keep_fresh()),
         ];
         let protocol = protocol(&self.options);
-        let router = router(sources);
+        let router = router(sources, Streams::new(stop.clone()));
         let connections = Connections::new(&self.options.own_addresses);
         let open = TaskTracker::new();
         loop {
@@ -408,6 +422,8 @@ async fn talk(
             let answering = state.request();
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(client.clone());
+            // For an answer that goes beyond its head.
+            request.extensions_mut().insert(Arc::clone(&state));
             let answer = router.clone().call(request);
             async move {
                 let answer = answer.await;
@@ -442,7 +458,7 @@ async fn talk(
     }
 }
 
-fn router(sources: Sources) -> Router {
+fn router(sources: Sources, streams: Arc<Streams>) -> Router {
     let sources = Arc::new(sources);
     let mut router = Router::new();
     for kind in [Kind::Healthz, Kind::Livez, Kind::Readyz] {
@@ -470,6 +486,7 @@ fn router(sources: Sources) -> Router {
         .route("/debug/unhappy", get(unhappy))
         .route("/debug/shadow", get(shadow))
         .route("/debug/move", post(move_range))
+        .merge(page::routes(streams))
         .route("/debug/pprof", any(pprof))
         .route("/debug/pprof/", any(pprof))
         .route("/debug/pprof/{*what}", any(pprof))

@@ -1,5 +1,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use futures::StreamExt as _;
 use http_body_util::BodyExt;
 use rustls::{
     ClientConfig, RootCertStore,
@@ -77,6 +78,20 @@ impl Debug for Inside {
         Box::pin(async { Err(Denied::NotFound("this fleet is no shadow".to_owned())) })
     }
 
+    fn live(&self, rights: Arc<dyn Rights>) -> BoxStream<'static, Update> {
+        let update = |number: u32| Update {
+            name: "state",
+            json: format!("{{\"number\":{number}}}"),
+        };
+        let never = futures::stream::pending();
+        futures::stream::iter([update(1), update(2)])
+            .chain(never)
+            .inspect(move |_| {
+                let _of_the_caller = &rights;
+            })
+            .boxed()
+    }
+
     fn move_range(
         &self,
         range: u16,
@@ -123,7 +138,7 @@ async fn ask(
     if let Some(token) = token {
         request = request.header("authorization", format!("Bearer {token}"));
     }
-    let response = router(sources.clone())
+    let response = router(sources.clone(), Streams::new(CancellationToken::new()))
         .oneshot(request.body(Body::from(body)).unwrap())
         .await
         .unwrap();
@@ -410,8 +425,11 @@ async fn started(
     (address, stop, task)
 }
 
-/// One request by HTTP/1.1 over TLS.
-async fn over_tls(address: SocketAddr, dir: &std::path::Path, request: &str) -> String {
+/// A connection to the port of [`started`].
+async fn connected(
+    address: SocketAddr,
+    dir: &std::path::Path,
+) -> tokio_rustls::client::TlsStream<TcpStream> {
     let pem = std::fs::read(dir.join("manifold.crt")).unwrap();
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(&pem) {
@@ -425,10 +443,15 @@ async fn over_tls(address: SocketAddr, dir: &std::path::Path, request: &str) -> 
         .with_no_client_auth();
     let stream = TcpStream::connect(address).await.unwrap();
     let name = ServerName::try_from("localhost").unwrap();
-    let mut stream = tokio_rustls::TlsConnector::from(Arc::new(config))
+    tokio_rustls::TlsConnector::from(Arc::new(config))
         .connect(name, stream)
         .await
-        .unwrap();
+        .unwrap()
+}
+
+/// One request by HTTP/1.1 over TLS.
+async fn over_tls(address: SocketAddr, dir: &std::path::Path, request: &str) -> String {
+    let mut stream = connected(address, dir).await;
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     // The server may end without TLS's goodbye.
@@ -529,7 +552,8 @@ async fn the_pages_are_switched_by_their_gates_and_answer_in_what_is_accepted() 
             .header("accept", accept)
             .body(Body::empty())
             .unwrap();
-        let response = router(sources.clone()).oneshot(request).await.unwrap();
+        let router = router(sources.clone(), Streams::new(CancellationToken::new()));
+        let response = router.oneshot(request).await.unwrap();
         let code = response.status().as_u16();
         let header = |name: &str| {
             let value = response.headers().get(name);
@@ -625,3 +649,6 @@ async fn a_flood_of_silent_connections_does_not_keep_others_from_an_answer() {
     stop.cancel();
     std::fs::remove_dir_all(&dir).unwrap();
 }
+
+#[path = "page_tests.rs"]
+mod page;

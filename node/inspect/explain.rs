@@ -121,6 +121,9 @@ pub struct KeyReport {
 pub struct LastAttempt {
     /// When it began.
     pub at: String,
+    /// How long it had waited in its queue, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waited_ms: Option<u64>,
     /// Milliseconds.
     pub took_ms: f64,
     /// `done`, or why not.
@@ -145,6 +148,9 @@ pub struct LastAttempt {
 pub struct Attempt {
     /// When it began.
     pub at: String,
+    /// How long it had waited in its queue, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waited_ms: Option<u64>,
     /// Milliseconds.
     pub took_ms: f64,
     /// `error`, `conflict`, `success`, …, as the metrics have it.

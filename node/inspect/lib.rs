@@ -7,6 +7,7 @@
 
 mod blocker;
 mod explain;
+mod page;
 mod shadow;
 mod shards;
 mod top;
@@ -15,6 +16,9 @@ pub use blocker::{Blocker, BlockerKind, blocker};
 pub use explain::{
     Attempt, EXPLAIN_SCHEMA, Explanation, Hidden, KeyReport, LastAttempt, ObjectReport, Reference,
     UNHAPPY_SCHEMA, Unhappy, UnhappyKey,
+};
+pub use page::{
+    Column, Columns, Figures, PAGE_SCHEMA, PageKeys, PageReplica, PageState, Recorded, Row,
 };
 pub use shadow::{
     AGREED, DIFFERS, SHADOW_SCHEMA, Shadow, ShadowCounts, ShadowDifference, UNDECIDED,

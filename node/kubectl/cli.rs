@@ -19,6 +19,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{
     archive,
     complete::complete,
+    dashboard,
     object::named,
     reach::{Replica, Trouble, Way},
     render,
@@ -63,8 +64,9 @@ struct Common {
     /// Context of the kubeconfig.
     #[arg(long, global = true)]
     context: Option<String>,
-    /// A replica's own secure port, where no pod is to be reached through the API server.
-    #[arg(long, value_name = "HOST:PORT", global = true)]
+    /// A replica's own secure port, where no pod is to be reached through the API server; of several with
+    /// commas between them `dashboard` asks the first that answers.
+    #[arg(long, value_name = "HOST:PORT[,...]", global = true)]
     server: Option<String>,
     /// Authorities of the certificate at --server.
     #[arg(
@@ -194,6 +196,19 @@ enum Command {
         /// Ask again until nothing is waited for, for so long at most, as in 90s or 5m.
         #[arg(long, value_name = "DURATION", value_parser = duration)]
         wait: Option<Duration>,
+    },
+    /// Serves the live page at a port of this machine: ranges over the last hour, replicas, keys.
+    #[command(
+        after_help = "Nobody but this machine reaches the port, and nothing but the page is forwarded, with your credentials.\n\
+        Example: kubectl manifold dashboard --port 8100"
+    )]
+    Dashboard {
+        /// The port; 0 takes a free one.
+        #[arg(long, default_value_t = 0)]
+        port: u16,
+        /// Print the URL, and open no browser.
+        #[arg(long)]
+        no_open: bool,
     },
     /// Writes all of it into one archive: ranges, rates, failures, flags, health, metrics. No Secrets.
     Dump {
@@ -649,8 +664,13 @@ async fn shadow(common: &Common, wait: Duration) -> Result<u8, Trouble> {
 
 /// Whether all is well.
 async fn ask(common: &Common, command: Command) -> Result<bool, Trouble> {
-    if let Command::Status { wait: Some(wait) } = command {
-        return waited(common, wait).await;
+    match command {
+        Command::Status { wait: Some(wait) } => return waited(common, wait).await,
+        Command::Dashboard { port, no_open } => {
+            dashboard::serve(common.way(), port, !no_open).await?;
+            return Ok(true);
+        }
+        _ => {}
     }
     let command = match steered(common, command).await? {
         Some(command) => command,
@@ -727,6 +747,7 @@ async fn ask(common: &Common, command: Command) -> Result<bool, Trouble> {
         | Command::Shadow { .. }
         | Command::Doctor { .. }
         | Command::Complete { .. }
+        | Command::Dashboard { .. }
         | Command::Pause { .. }
         | Command::Resume { .. }
         | Command::Drain { .. }
@@ -926,6 +947,8 @@ mod tests {
             (&["set", "memory", "job-controller", "1"], false),
             (&["set", "workers", "job-controller"], false),
             (&["unset", "qps", "job-controller"], true),
+            (&["dashboard", "--port", "8100", "--no-open"], true),
+            (&["dashboard", "--port", "66000"], false),
             (&["unknown"], false),
         ] {
             let words = std::iter::once("x").chain(words.iter().copied());

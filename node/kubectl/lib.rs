@@ -7,6 +7,7 @@
 mod archive;
 mod cli;
 mod complete;
+mod dashboard;
 mod object;
 mod reach;
 mod render;

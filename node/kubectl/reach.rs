@@ -40,7 +40,7 @@ pub struct Way {
     pub kubeconfig: Option<PathBuf>,
     /// `--context`.
     pub context: Option<String>,
-    /// `--server`: a replica's own port.
+    /// `--server`: a replica's own port, or several with commas between them.
     pub server: Option<String>,
     /// `--certificate-authority`, for `--server`.
     pub authority: Option<PathBuf>,
@@ -55,6 +55,8 @@ pub struct Way {
 /// A replica that can be asked.
 pub struct Replica {
     client: Client,
+    /// Its pod, or the port at which it is asked.
+    pub name: String,
     /// Of the user's context.
     pub namespace: String,
     /// Ends with it.
@@ -127,31 +129,46 @@ impl Way {
     /// # Errors
     /// In words, with the remedy.
     pub async fn open(&self) -> Result<Replica, String> {
+        self.open_but(&[]).await
+    }
+
+    /// The same, but for replicas of these names, as long as there are others.
+    ///
+    /// # Errors
+    /// In words, with the remedy.
+    pub async fn open_but(&self, failed: &[String]) -> Result<Replica, String> {
         // The provider is set by nobody else.
         let _already = rustls::crypto::ring::default_provider().install_default();
         let config = self.config().await?;
         let namespace = config.default_namespace.clone();
-        let (config, tunnel) = match &self.server {
-            Some(server) => {
+        let (name, config, tunnel) = match &self.server {
+            Some(servers) => {
+                let server = first_but(servers, failed);
                 let mut at = self.at(&config, server)?;
                 at.accept_invalid_certs = self.insecure;
                 at.root_cert = self.authority.as_deref().map(certificates).transpose()?;
-                (at, None)
+                (server.to_owned(), at, None)
             }
             None => {
                 let api = Client::try_from(config.clone()).map_err(|why| causes(&why))?;
                 let pods = doctor::manager_pods(&api).await.map_err(|why| {
                     format!("the replicas' pods can't be listed: {why}: give --server HOST:{PORT} instead")
                 })?;
-                let pod = choose(&pods, &self.fleet_namespace, self.replica.as_deref())?;
+                let pod = choose(
+                    &pods,
+                    &self.fleet_namespace,
+                    self.replica.as_deref(),
+                    failed,
+                )?;
                 let tunnel = self.tunnel(pod).await?;
                 let mut at = self.at(&config, &format!("127.0.0.1:{}", tunnel.port))?;
                 at.accept_invalid_certs = true;
-                (at, Some(tunnel))
+                (pod.name.clone(), at, Some(tunnel))
             }
         };
         Ok(Replica {
             client: Client::try_from(config).map_err(|why| causes(&why))?,
+            name,
             namespace,
             _tunnel: tunnel,
         })
@@ -185,11 +202,19 @@ impl Way {
     }
 }
 
-/// The pod that is asked: the one of this name, else a ready one.
+/// The first of several servers that has not failed, or the first of all.
+fn first_but<'a>(servers: &'a str, failed: &[String]) -> &'a str {
+    let all = || servers.split(',').map(str::trim);
+    let other = all().find(|server| failed.iter().all(|failed| failed != server));
+    other.or_else(|| all().next()).unwrap_or_default()
+}
+
+/// The pod that is asked: the one of this name, else a ready one, if possible none that has failed.
 fn choose<'a>(
     pods: &'a [ManagerPod],
     fleet_namespace: &str,
     replica: Option<&str>,
+    failed: &[String],
 ) -> Result<&'a ManagerPod, String> {
     let trusted =
         |pod: &&ManagerPod| pod.is_manifold && [fleet_namespace, SYSTEM].contains(&&*pod.namespace);
@@ -204,7 +229,7 @@ fn choose<'a>(
         }
         None => own
             .iter()
-            .max_by_key(|pod| pod.ready)
+            .max_by_key(|pod| (!failed.contains(&pod.name), pod.ready))
             .copied()
             .ok_or_else(|| {
                 format!(
@@ -308,21 +333,39 @@ impl Replica {
         self.ask("POST", path).await
     }
 
-    async fn ask(&self, method: &str, path: &str) -> Result<Vec<u8>, Trouble> {
+    /// An answer as it comes, also one that has no end.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn send(&self, path: &str) -> Result<http::Response<kube::client::Body>, Trouble> {
+        self.sent("GET", path).await
+    }
+
+    async fn sent(
+        &self,
+        method: &str,
+        path: &str,
+    ) -> Result<http::Response<kube::client::Body>, Trouble> {
         let request = http::Request::builder()
             .method(method)
             .uri(path)
             .body(kube::client::Body::empty())
             .map_err(|why| why.to_string())?;
+        self.client.send(request).await.map_err(|why| {
+            let why = causes(&why);
+            let remedy = match why.contains("certificate") || why.contains("UnknownIssuer") {
+                true => {
+                    ": give its authority by --certificate-authority, or --insecure-skip-tls-verify"
+                }
+                false => "",
+            };
+            Trouble::from(format!("the replica can't be asked: {why}{remedy}"))
+        })
+    }
+
+    async fn ask(&self, method: &str, path: &str) -> Result<Vec<u8>, Trouble> {
         let answer = async {
-            let answer = self.client.send(request).await.map_err(|why| {
-                let why = causes(&why);
-                let remedy = match why.contains("certificate") || why.contains("UnknownIssuer") {
-                    true => ": give its authority by --certificate-authority, or --insecure-skip-tls-verify",
-                    false => "",
-                };
-                Trouble::from(format!("the replica can't be asked: {why}{remedy}"))
-            })?;
+            let answer = self.sent(method, path).await?;
             let code = answer.status().as_u16();
             let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX);
             let body = body.collect().await.map_err(|why| Trouble {
@@ -405,7 +448,7 @@ mod tests {
             pod("manifold-system", "manifold-0", false, true),
             pod("manifold-system", "manifold-1", true, true),
         ];
-        let chosen = |replica| choose(&pods, "manifold-system", replica).map(|pod| &*pod.name);
+        let chosen = |replica| choose(&pods, "manifold-system", replica, &[]).map(|pod| &*pod.name);
         assert_eq!(chosen(None), Ok("manifold-1"));
         assert_eq!(chosen(Some("manifold-0")), Ok("manifold-0"));
         let wrong = chosen(Some("manifold-9")).unwrap_err();
@@ -413,7 +456,7 @@ mod tests {
             wrong.ends_with("there are manifold-0, manifold-1"),
             "{wrong}"
         );
-        let none = choose(&pods[..2], "manifold-system", None).unwrap_err();
+        let none = choose(&pods[..2], "manifold-system", None, &[]).unwrap_err();
         assert!(none.contains("--server"), "{none}");
     }
 
@@ -465,6 +508,28 @@ mod tests {
         let absent = Command::new("/nonexistent/kubectl");
         let why = Tunnel::open(absent, "pod a/b").await.err().unwrap();
         assert!(why.contains("PATH"), "{why}");
+    }
+
+    #[test]
+    fn who_has_not_answered_is_asked_last() {
+        let pods = [
+            pod("kube-system", "a", true, true),
+            pod("kube-system", "b", true, true),
+            pod("kube-system", "c", false, true),
+        ];
+        let failed = |names: &[&str]| -> Vec<String> {
+            names.iter().map(|name| (*name).to_owned()).collect()
+        };
+        for (names, pod, server) in [
+            (&[][..], "b", "a:1"),
+            (&["b", "a:1"], "a", "b:2"),
+            (&["a", "b", "b:2"], "c", "a:1"),
+            (&["a", "b", "c", "a:1", "b:2"], "b", "a:1"),
+        ] {
+            let chosen = choose(&pods, "manifold-system", None, &failed(names)).unwrap();
+            assert_eq!(chosen.name, pod, "{names:?}");
+            assert_eq!(first_but("a:1, b:2", &failed(names)), server, "{names:?}");
+        }
     }
 
     #[test]

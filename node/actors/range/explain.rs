@@ -1,5 +1,7 @@
 //! What a range answers to `/debug` and to metrics.
 
+use std::time::Duration;
+
 use actix::{Context, Handler, Message, MessageResult};
 use controllers_kit::Key;
 use serde_json::{Value, json};
@@ -50,6 +52,10 @@ pub struct Explain {
     pub unit: u16,
     /// The key.
     pub key: Key,
+}
+
+pub(super) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What the API server's refusal says of what blocks a key.
@@ -156,6 +162,7 @@ impl Range {
             "memory": memory,
             "last": last.map(|last| json!({
                 "at": last.at.to_string(),
+                "waited_ms": millis(last.waited),
                 "took_ms": last.took.as_secs_f64() * 1000.0,
                 "result": match &last.next {
                     Next::Change => "done".to_owned(),

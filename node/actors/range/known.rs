@@ -54,6 +54,7 @@ pub(super) struct Known {
 pub(super) struct Last {
     pub(super) at: Timestamp,
     pub(super) took: Duration,
+    pub(super) waited: Duration,
     pub(super) next: Next,
     pub(super) plan: Vec<String>,
     pub(super) objects: usize,

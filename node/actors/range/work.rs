@@ -11,7 +11,7 @@ use inspect::Attempt;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Range;
-use super::explain::blocker_of;
+use super::explain::{blocker_of, millis};
 use super::held_back::Alone;
 use super::known::Last;
 use super::marks::{is_gone, reached};
@@ -212,6 +212,7 @@ impl Range {
             origin: known.origin.take(),
             permit: permit.take(),
         };
+        self.stats.tally.waited(job.waited);
         self.working.push((lane, taken.key));
         ctx.spawn(reconcile_with(shared, job, care).into_actor(self).map(
             move |done, range, ctx| {
@@ -229,6 +230,7 @@ impl Range {
         self.working
             .retain(|(lane, key)| *lane != done.unit || *key != done.key);
         self.stats.reconciles.fetch_add(1, Ordering::Relaxed);
+        self.stats.tally.worked(done.took);
         self.shared.writes.fetch_add(done.writes, Ordering::Relaxed);
         let shared = Arc::clone(&self.shared);
         let unit = &shared.units[usize::from(done.unit)];
@@ -322,6 +324,7 @@ impl Range {
             heat,
             at: done.began,
             took: done.took,
+            waited: done.waited,
             next: done.next,
             plan: done.plan,
             objects: done.objects,
@@ -352,6 +355,7 @@ impl Range {
         known.unhappy = failures > 0;
         let attempt = Attempt {
             at: done.began.to_string(),
+            waited_ms: Some(millis(done.waited)),
             took_ms: done.took.as_secs_f64() * 1000.0,
             result: done.result.to_owned(),
             error: match (&done.trouble, &done.next) {
@@ -369,9 +373,7 @@ impl Range {
                 (None, 0 | 1) => "its own timer, a start or a gained range".to_owned(),
                 (None, _) => "retry after its failure".to_owned(),
             },
-            next_in_ms: place
-                .and_then(|place| place.due_in)
-                .map(|due| u64::try_from(due.as_millis()).unwrap_or(u64::MAX)),
+            next_in_ms: place.and_then(|place| place.due_in).map(millis),
         };
         let kept = (done.unit, done.key.clone());
         self.shared
