@@ -340,6 +340,15 @@ impl Coordinator {
                     }
                 });
             }
+            Effect::WritePlan { version, lease } => {
+                let (leases, turn) = (self.leases.clone(), self.turn());
+                self.spawn(ctx, async move {
+                    Input::PlanWritten(match turn.await {
+                        Some(_permit) => leases.write_plan(version, &lease).await,
+                        None => Written::Unknown,
+                    })
+                });
+            }
             Effect::Gained { range, epoch, kept } => {
                 let state = self.kept.remove(&range).filter(|_| kept);
                 self.fence.set_epoch(range, Some(epoch));
@@ -736,8 +745,12 @@ fn log(happening: &Happening, held: usize) {
         | Happening::Deprived { .. }
         | Happening::Damaged { .. }
         | Happening::Doubtful { .. }
+        | Happening::BadPlan { .. }
         | Happening::Dropped { .. } => tracing::warn!("{happening}"),
-        Happening::Joined { .. } | Happening::Reopened { .. } | Happening::Holds => {
+        Happening::Joined { .. }
+        | Happening::Reopened { .. }
+        | Happening::Holds
+        | Happening::Planned { .. } => {
             tracing::info!("{happening}");
         }
         // Whose the Lease is was said already.

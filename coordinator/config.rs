@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use coordinator_core::{Gone, MAX_RANGES, REPLICAS_MAX};
+use coordinator_core::{Follows, Gone, MAX_RANGES, REPLICAS_MAX};
 
 use crate::{Clock, InFlightMark, Pulse, ServerFence, ServerFenceMode, Tracer};
 
@@ -112,6 +112,8 @@ pub struct Config {
     /// `--slow-start-period`: after a life that ended without leaving, the share of ranges doubles in so
     /// long, from one on; zero gives a full share at once.
     pub slow_start_period: Duration,
+    /// `--load-aware-placement`
+    pub load_aware_placement: bool,
     /// `--peer-bind-address`
     pub peer_bind_address: IpAddr,
     /// `--peer-port`; 0 takes a free one.
@@ -171,6 +173,7 @@ impl Default for Config {
             settle_time: Duration::from_secs(1),
             expected_replicas: None,
             slow_start_period: Duration::ZERO,
+            load_aware_placement: true,
             peer_bind_address: IpAddr::from([0, 0, 0, 0]),
             peer_port: 10258,
             peer_port_is_default: false,
@@ -213,6 +216,14 @@ pub struct ConfigError {
 }
 
 impl Config {
+    /// What its placement depends on, as its Lease says.
+    pub(crate) fn follows(&self) -> Follows {
+        Follows {
+            pins: true,
+            plans: self.load_aware_placement,
+        }
+    }
+
     /// The Unix second at the origin of the fence's clock, where starts may be slow; `None` elsewhere.
     pub(crate) fn slow_start_from(&self, epoch_second: i64) -> Option<i64> {
         (!self.slow_start_period.is_zero()).then_some(epoch_second)

@@ -1,11 +1,11 @@
 //! Starting a coordinator, and what the node holds of it.
 
-use std::{io, net::SocketAddr, sync::Arc, thread, time::Duration};
+use std::{collections::BTreeMap, io, net::SocketAddr, sync::Arc, thread, time::Duration};
 
 use actix::{Actor, Addr};
 use coordinator_core::{
     Core, Epoch, Fatal, Happening, Holder, Input, Member, Offer, OwnLease, OwnPhase, Pin, RangeId,
-    Renewal, RenewalConfig, Status, View,
+    RangePin, Renewal, RenewalConfig, Status, View,
 };
 use futures::{StreamExt, future::BoxFuture};
 use peer_proto::{InspectRequest, RangeState, Sight};
@@ -324,6 +324,7 @@ async fn run(
         ranges: config.ranges,
         server_fenced: config.server_fence.announces(),
         pod: config.pod.as_str().into(),
+        follows: config.follows(),
         ..Status::default()
     };
     let passed = i64::try_from(fence.now().as_secs()).unwrap_or(0);
@@ -462,6 +463,7 @@ fn wire(
         slow_start: config.slow_start_period,
         epoch_second,
         records_deaths: true,
+        plans: config.load_aware_placement,
     });
     let own = thread.own.clone();
     let asked = Arc::clone(&host);
@@ -556,6 +558,7 @@ pub fn assemble(
         ranges: config.ranges,
         server_fenced: config.server_fence.announces(),
         pod: config.pod.as_str().into(),
+        follows: config.follows(),
         ..Status::default()
     };
     // The clock may have begun long before this replica.
@@ -700,6 +703,7 @@ async fn watch_leases(
                         version,
                         leases: listed.ranges,
                     },
+                    listed.plan.map_or(Input::PlanGone(version), Input::Plan),
                 ];
                 if actor.send(Feed(inputs)).await.is_err() {
                     return;
@@ -737,6 +741,7 @@ async fn follow(
                     inputs.extend(found.map(|found| match found {
                         Found::Replica(lease) => Input::Replica(lease),
                         Found::Range(lease) => Input::Range(lease),
+                        Found::Plan(lease) => Input::Plan(lease),
                     }));
                     at
                 }
@@ -750,6 +755,7 @@ async fn follow(
                             range: lease.range,
                             version: at,
                         },
+                        Found::Plan(_) => Input::PlanGone(at),
                     }));
                     at
                 }
@@ -1020,6 +1026,13 @@ impl Handle {
     pub async fn demands(&self, class: u8) {
         // A coordinator that has stopped says nothing any more.
         let _ = self.0.actor.send(Feed(vec![Input::Demand(class)])).await;
+    }
+
+    /// From now on operators want these ranges to be certain members'. One whose member is not there
+    /// stays where it is.
+    pub async fn pin(&self, pins: BTreeMap<RangeId, RangePin>) {
+        // A coordinator that has stopped moves nothing any more.
+        let _ = self.0.actor.send(Feed(vec![Input::Pins(pins)])).await;
     }
 
     /// Asks for a range that is held here to be handed over to a member. It is tried once and not waited for.

@@ -1,8 +1,8 @@
 //! What the coordinator asks of the node, and what it gives it: ranges, and the fence.
 
-use std::{future::Future, pin::Pin, time::Duration};
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use coordinator_core::{Holder, Quarantine, Work};
+use coordinator_core::{Holder, Loads, Quarantine, Work};
 use peer_proto::{InspectRequest, RangeState, Sight};
 
 /// A range's number, below the fleet's number of ranges.
@@ -60,6 +60,11 @@ pub trait RangeHost: Send + Sync + 'static {
     /// renewal.
     fn working(&self) -> Vec<Work> {
         Vec::new()
+    }
+    /// What the replica's Lease is to say of its ranges' work. Asked before each renewal; what has not changed
+    /// enough is as before.
+    fn loads(&self) -> Arc<Loads> {
+        Arc::default()
     }
     /// How far its watches have come; for peers.
     fn sights(&self) -> Vec<Sight> {

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use coordinator_core::{
-    Crashes, Deaths, Holder, Question, RangeId, RangeLease, ReplicaLease, Replies, Status, Version,
-    Work, Written, parse_dead_owners,
+    Crashes, Deaths, Follows, Holder, Loads, PlanLease, Question, RangeId, RangeLease,
+    ReplicaLease, Replies, Status, Version, Work, Written, parse_dead_owners,
 };
 use futures::{Stream, StreamExt};
 use k8s_openapi::{
@@ -61,10 +61,19 @@ const ENDED: &str = "manifold.dev/ended";
 const WORKING: &str = "manifold.dev/working";
 /// The last deaths of the replica, each with the keys that were in flight then.
 const DEATHS: &str = "manifold.dev/deaths";
+/// What the replica lets its placement depend on beside members and ranges: `pins`, `plans`.
+const FOLLOWS: &str = "manifold.dev/follows";
+/// The work of its ranges, as [`Loads`] is written.
+const LOADS: &str = "manifold.dev/loads";
+/// In the plan's Lease: the plan.
+const PLAN: &str = "manifold.dev/plan";
 /// In a range Lease: the last owners that died, `<name>_<incarnation>` separated by commas.
 const LAST_OWNERS: &str = "manifold.dev/last-owners";
 
 pub(crate) const FIELD_MANAGER: &str = "manifold-coordinator";
+
+/// The name of the plan's Lease, after the fleet's.
+const PLAN_SUFFIX: &str = "-plan";
 
 /// The server ends a watch after so long; the loop continues at its version.
 const WATCH_SECONDS: u32 = 290;
@@ -80,6 +89,8 @@ pub enum Found {
     Replica(ReplicaLease),
     /// Ownership of a range.
     Range(RangeLease),
+    /// The plan of placement.
+    Plan(PlanLease),
 }
 
 /// A step of a watch.
@@ -95,6 +106,7 @@ pub(crate) struct Listed {
     pub version: Version,
     pub replicas: Vec<ReplicaLease>,
     pub ranges: Vec<RangeLease>,
+    pub plan: Option<PlanLease>,
 }
 
 /// What is listed.
@@ -183,11 +195,13 @@ impl Leases {
             version,
             replicas: Vec::new(),
             ranges: Vec::new(),
+            plan: None,
         };
         for lease in &list.items {
             match self.decode(lease) {
                 Some(Found::Replica(replica)) => listed.replicas.push(replica),
                 Some(Found::Range(range)) => listed.ranges.push(range),
+                Some(Found::Plan(plan)) => listed.plan = Some(plan),
                 None => {}
             }
         }
@@ -277,6 +291,20 @@ impl Leases {
         let written = self.swap(version.is_none(), object).await;
         map(written, |lease| match self.decode(lease) {
             Some(Found::Range(range)) => Some(range),
+            _ => None,
+        })
+    }
+
+    /// Writes the plan's Lease if it still has this version; `None` creates it.
+    pub(crate) async fn write_plan(
+        &self,
+        version: Option<Version>,
+        lease: &PlanLease,
+    ) -> Written<PlanLease> {
+        let object = self.encode_plan(version, lease);
+        let written = self.swap(version.is_none(), object).await;
+        map(written, |lease| match self.decode(lease) {
+            Some(Found::Plan(plan)) => Some(plan),
             _ => None,
         })
     }
@@ -375,6 +403,10 @@ impl Leases {
         format!("{}-replica-{name}", self.fleet)
     }
 
+    fn plan_name(&self) -> String {
+        format!("{}{PLAN_SUFFIX}", self.fleet)
+    }
+
     fn range_name(&self, range: RangeId) -> String {
         format!("{}-range-{range:03}", self.fleet)
     }
@@ -438,6 +470,8 @@ impl Leases {
             (POD.to_owned(), status.pod.to_string()),
             (QUESTION.to_owned(), text_of(status.question.as_deref())),
             (REPLIES.to_owned(), text_of(status.replies.as_deref())),
+            (FOLLOWS.to_owned(), status.follows.to_string()),
+            (LOADS.to_owned(), lease.loads.to_string()),
         ]);
         // A merge patch keeps what it does not name, so nothing is left out that may have been there.
         annotations.insert(
@@ -495,6 +529,22 @@ impl Leases {
         }
     }
 
+    pub(crate) fn encode_plan(&self, version: Option<Version>, lease: &PlanLease) -> Lease {
+        let mut metadata = self.metadata(self.plan_name(), "plan", version);
+        metadata.annotations = Some([(PLAN.to_owned(), lease.text.clone())].into());
+        let spec = LeaseSpec {
+            holder_identity: Some(lease.planner.clone()),
+            // The core counts in an int32.
+            lease_transitions: Some(i32::try_from(lease.number).unwrap_or(i32::MAX)),
+            acquire_time: Some(MicroTime(jiff::Timestamp::now())),
+            ..LeaseSpec::default()
+        };
+        Lease {
+            metadata,
+            spec: Some(spec),
+        }
+    }
+
     pub(crate) fn decode(&self, lease: &Lease) -> Option<Found> {
         decode(&self.fleet, lease)
     }
@@ -529,6 +579,15 @@ pub fn decode(fleet: &str, lease: &Lease) -> Option<Found> {
             dead: parse_dead_owners(annotation(LAST_OWNERS)),
         }));
     }
+    if rest == PLAN_SUFFIX {
+        let number = spec.and_then(|spec| spec.lease_transitions).unwrap_or(0);
+        return Some(Found::Plan(PlanLease {
+            version,
+            number: u64::try_from(number).unwrap_or(0),
+            text: annotation(PLAN).to_owned(),
+            planner: identity.unwrap_or_default().to_owned(),
+        }));
+    }
     let name = rest.strip_prefix("-replica-")?;
     // A foreign identity counts as some incarnation that has to expire.
     let incarnation = identity.map(|identity| match identity.parse::<Holder>() {
@@ -559,6 +618,7 @@ pub fn decode(fleet: &str, lease: &Lease) -> Option<Found> {
             pod: annotation(POD).into(),
             question: Question::parse(annotation(QUESTION)).map(Arc::new),
             replies: Replies::parse(annotation(REPLIES)).map(Arc::new),
+            follows: Follows::parse(annotation(FOLLOWS)),
         },
         incarnation,
         ended: annotation(ENDED)
@@ -567,6 +627,7 @@ pub fn decode(fleet: &str, lease: &Lease) -> Option<Found> {
             .map(str::to_owned)
             .collect(),
         working: Work::parse_all(annotation(WORKING)),
+        loads: Arc::new(Loads::parse(annotation(LOADS))),
         deaths: Deaths::parse(annotation(DEATHS)),
     }))
 }

@@ -194,6 +194,7 @@ mod tests {
             fingerprints: String::new(),
             unreachable: String::new(),
             demand: None,
+            loads: std::sync::Arc::default(),
         };
         let view = View {
             replica: "a".to_owned(),

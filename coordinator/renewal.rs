@@ -290,6 +290,7 @@ async fn run(
                     // In this order: what is in flight holds all that was announced by then.
                     carried = fence.announcements.count();
                     lease.working = host.working();
+                    lease.loads = host.loads();
                 }
                 let acquired = match &effect {
                     RenewalEffect::Write { lease, .. } => {

@@ -103,6 +103,7 @@ mod tests {
             status: Status::default(),
             ended: Vec::new(),
             working: Vec::new(),
+            loads: std::sync::Arc::default(),
             deaths: Deaths::default(),
         }
     }

@@ -8,8 +8,8 @@ use std::{
 };
 
 use coordinator_core::{
-    Care, Crashes, Deaths, Epoch, Holder, Member, NotSent, Offer, Pin, Question, RangeId,
-    RangeLease, ReplicaLease, Replies, Status, View, Work,
+    Care, Crashes, Deaths, Epoch, Follows, Holder, Member, NotSent, Offer, Pin, PlanLease,
+    Question, RangeId, RangeLease, ReplicaLease, Replies, Status, View, Work,
 };
 use peer_proto::{ControllerState, InspectRequest, InspectedKey, KeyState, RangeState, Sight};
 use rustls::{
@@ -180,6 +180,7 @@ async fn a_replica_lease_survives_the_way_to_the_api_and_back() {
             server_fenced: true,
             fingerprints: "kubelet-serving=0a1b,root-ca=2c3d".into(),
             unreachable: "manifold-1,manifold-2".into(),
+            demand: Some(7),
             pod: "manifold-system/manifold-0".into(),
             question: Some(Arc::new(Question {
                 by: "0abc-2".to_owned(),
@@ -192,7 +193,12 @@ async fn a_replica_lease_survives_the_way_to_the_api_and_back() {
                 held: BTreeSet::from([4]),
                 epochs: BTreeMap::from([(4, 9)]),
             })),
+            follows: Follows {
+                pins: true,
+                plans: true,
+            },
         },
+        loads: Arc::new([(3, 90), (4, 1), (200, 255)].into_iter().collect()),
         ended: vec!["0abc".to_owned(), "0abc-1".to_owned()],
         working: vec![
             Work::new("job-controller", "a/x", Care::Alone),
@@ -227,6 +233,7 @@ async fn a_pin_counts_for_the_incarnation_that_it_names_alone() {
         },
         ended: Vec::new(),
         working: Vec::new(),
+        loads: Arc::default(),
         deaths: Deaths::default(),
     };
     let pin_of = |object: &k8s_openapi::api::coordination::v1::Lease| {
@@ -271,6 +278,19 @@ async fn a_range_lease_survives_the_way_to_the_api_and_back() {
 }
 
 #[tokio::test]
+async fn the_plans_lease_survives_the_way_to_the_api_and_back() {
+    let lease = PlanLease {
+        version: 9,
+        number: 3,
+        text: "v1 a,b ABBA".to_owned(),
+        planner: "a".to_owned(),
+    };
+    let object = leases().encode_plan(Some(9), &lease);
+    assert_eq!(object.metadata.name.as_deref(), Some("manifold-plan"));
+    assert_eq!(leases().decode(&object), Some(Found::Plan(lease)));
+}
+
+#[tokio::test]
 async fn what_a_hand_has_written_names_nobody_or_somebody_who_must_expire() {
     let lease = RangeLease {
         range: 1,
@@ -299,6 +319,7 @@ async fn what_a_hand_has_written_names_nobody_or_somebody_who_must_expire() {
         status: Status::default(),
         ended: Vec::new(),
         working: Vec::new(),
+        loads: Arc::default(),
         deaths: Deaths::default(),
     };
     let mut object = leases().encode_replica(Some(1), &replica, None);
@@ -545,6 +566,7 @@ fn member(name: &str, pin: Option<Pin>) -> Member {
         fingerprints: String::new(),
         unreachable: String::new(),
         demand: None,
+        loads: Arc::default(),
     }
 }
 

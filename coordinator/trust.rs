@@ -88,6 +88,7 @@ mod tests {
             fingerprints: String::new(),
             unreachable: String::new(),
             demand: None,
+            loads: std::sync::Arc::default(),
         });
         View {
             members: members.collect(),

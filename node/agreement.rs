@@ -147,6 +147,7 @@ mod tests {
             fingerprints: fingerprints.to_owned(),
             unreachable: String::new(),
             demand: None,
+            loads: Arc::default(),
             pin: None,
         }
     }

@@ -179,6 +179,8 @@ fn notice(happening: &Happening, held: usize) -> Option<Notice> {
         Happening::Standby { .. } => (EventType::Warning, "Standby"),
         Happening::Damaged { .. } => (EventType::Warning, "LeaseDamaged"),
         Happening::Doubtful { .. } => (EventType::Warning, "RangesDoubtful"),
+        Happening::Planned { .. } => (EventType::Normal, "MovePlanned"),
+        Happening::BadPlan { .. } => (EventType::Warning, "PlanUnreadable"),
         Happening::Joined { .. }
         | Happening::TookOver { .. }
         | Happening::Received { .. }
@@ -214,6 +216,8 @@ fn word(happening: &Happening) -> &'static str {
         Happening::Dropped { .. } => "dropped",
         Happening::Standby { .. } => "standby",
         Happening::Holds => "holds",
+        Happening::Planned { .. } => "planned",
+        Happening::BadPlan { .. } => "bad_plan",
     }
 }
 

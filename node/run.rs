@@ -741,6 +741,7 @@ fn coordinator_config(fleet: &FleetOptions) -> Config {
         lease_retry_period: fleet.retry_period,
         settle_time: fleet.settle_time,
         slow_start_period: fleet.slow_start_period,
+        load_aware_placement: fleet.load_aware_placement,
         pod: fleet.pod.clone(),
         interlock: fleet.interlock.clone(),
         expected_replicas: fleet
@@ -1114,6 +1115,7 @@ impl Gauges {
         metrics.members_unreachable(unreachable(&self.handle).len());
         metrics.current(self.sees.stale().is_none());
         metrics.drained(node.shared.steering.has_stepped_back());
+        metrics.placement(&view.planned);
         metrics.peer_refusals(&self.handle.peer_refusals());
         metrics.discovery_failing(&node.discovery.failing(&node.cache));
         let measures = read.sizes.is_none_or(|at| at.elapsed() >= SIZES_EVERY);
@@ -1199,6 +1201,7 @@ mod tests {
             fingerprints: String::new(),
             unreachable: String::new(),
             demand: None,
+            loads: Arc::default(),
         };
         let owned = |range, owner: Option<&str>| coordinator::RangeOwner {
             range,

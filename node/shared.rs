@@ -252,10 +252,25 @@ pub struct RangeStats {
     pub tally: Tally,
     /// Whether it is frozen for a handoff.
     pub frozen: AtomicBool,
+    /// What its reconciles have taken so far, in microseconds: planning, requests, and the wait before.
+    pub busy_micros: AtomicU64,
     /// Keys that are quarantined.
     pub quarantined: AtomicUsize,
     /// Controllers all of whose keys are enqueued when they are paused no more.
     pub unscanned: Unscanned,
+}
+
+impl RangeStats {
+    /// Something has taken so long.
+    pub fn was_busy(&self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.busy_micros.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    /// What its reconciles have taken so far.
+    pub fn busy(&self) -> Duration {
+        Duration::from_micros(self.busy_micros.load(Ordering::Relaxed))
+    }
 }
 
 /// One owned range.

@@ -17,6 +17,7 @@ mod alone {
     mod fifty;
     mod handoff;
     mod kubeadm;
+    mod loads;
     mod moves;
     mod node_dies;
     mod overload;

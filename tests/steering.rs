@@ -59,7 +59,7 @@ pub async fn done(plugin: &Plugin, replica: &Replica, words: &[&str]) -> Result<
 }
 
 /// Runs a command that must be refused, with this in its error.
-async fn refused(plugin: &Plugin, replica: &Replica, words: &[&str], part: &str) -> Result<()> {
+pub async fn refused(plugin: &Plugin, replica: &Replica, words: &[&str], part: &str) -> Result<()> {
     let said = plugin.run(replica, words).await?;
     ensure!(
         said.code == 2 && said.err.contains(part),
@@ -142,7 +142,7 @@ async fn observed(api: &Api<Deployment>, name: &str) -> Result<i64> {
 }
 
 /// Waits until a Deployment's change is served; how long that took.
-async fn served(api: &Api<Deployment>, name: &str, generation: i64) -> Result<Duration> {
+pub async fn served(api: &Api<Deployment>, name: &str, generation: i64) -> Result<Duration> {
     let begun = Instant::now();
     let what = format!("{name} is served");
     until(&what, PATIENCE, POLL / 5, || async {
@@ -164,7 +164,8 @@ async fn events(client: &Client, namespace: &str, name: &str) -> Result<Vec<(Str
     Ok(found.collect())
 }
 
-async fn event(client: &Client, namespace: &str, name: &str, reason: &str) -> Result<()> {
+/// Waits for an event at an object.
+pub async fn event(client: &Client, namespace: &str, name: &str, reason: &str) -> Result<()> {
     let what = format!("{name} has an event {reason}");
     until(&what, PATIENCE, POLL, || async {
         let all = events(client, namespace, name).await?;
@@ -346,18 +347,19 @@ fn a_paused_controller_stays_paused_through_a_kill_until_it_is_resumed() {
 
 /// Changes of keys: what waits, and how long what was served has waited.
 #[derive(Debug, Default)]
-struct Stream {
+pub struct Stream {
     waiting: BTreeMap<String, (i64, Instant)>,
     waits: Vec<(Instant, Duration)>,
 }
 
-type Shared = Arc<Mutex<Stream>>;
+pub type Shared = Arc<Mutex<Stream>>;
 
 fn lock(stream: &Shared) -> std::sync::MutexGuard<'_, Stream> {
     stream.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn observe(api: Api<Deployment>, stream: Shared) {
+/// Notes what is served, for ever.
+pub async fn observe(api: Api<Deployment>, stream: Shared) {
     follow(api, String::new(), |change| {
         let Change::Seen(deployment) = change else {
             return;
@@ -381,27 +383,30 @@ async fn load(api: Api<Deployment>, stream: Shared) {
     for turn in 0_usize.. {
         ticks.tick().await;
         let name = format!("key-{:02}", turn % KEYS);
-        if lock(&stream).waiting.contains_key(&name) {
-            continue;
-        }
-        let since = Instant::now();
-        let generation = touch(&api, &name, 1 + turn / KEYS)
-            .await
-            .expect("it is taken");
-        lock(&stream)
-            .waiting
-            .insert(name.clone(), (generation, since));
-        // It may have been served before this answer, of which the watch says nothing more.
-        let seen = observed(&api, &name).await.expect("it is there");
-        let mut stream = lock(&stream);
-        if seen >= generation && stream.waiting.remove(&name).is_some() {
-            stream.waits.push((since, since.elapsed()));
-        }
+        change(&api, &stream, &name, 1 + turn / KEYS).await;
+    }
+}
+
+/// Changes a key, unless it still waits.
+pub async fn change(api: &Api<Deployment>, stream: &Shared, name: &str, seconds: usize) {
+    if lock(stream).waiting.contains_key(name) {
+        return;
+    }
+    let since = Instant::now();
+    let generation = touch(api, name, seconds).await.expect("it is taken");
+    lock(stream)
+        .waiting
+        .insert(name.to_owned(), (generation, since));
+    // It may have been served before this answer, of which the watch says nothing more.
+    let seen = observed(api, name).await.expect("it is there");
+    let mut stream = lock(stream);
+    if seen >= generation && stream.waiting.remove(name).is_some() {
+        stream.waits.push((since, since.elapsed()));
     }
 }
 
 /// How many changes began in a time, and the longest wait.
-fn longest(stream: &Shared, from: Instant, to: Instant) -> (usize, Duration) {
+pub fn longest(stream: &Shared, from: Instant, to: Instant) -> (usize, Duration) {
     let stream = lock(stream);
     let began = |since: &Instant| *since >= from && *since < to;
     let served = stream.waits.iter().filter(|(since, _)| began(since));

@@ -8,9 +8,11 @@ use std::{
 };
 
 use crate::{
+    RangePin,
     lease::{
         EPOCH_END, Epoch, Holder, RangeId, RangeLease, ReplicaLease, Status, Time, Version, Written,
     },
+    plan::PlanLease,
     questions::write_ranges,
     renewal::{OwnLease, Regained},
 };
@@ -180,6 +182,14 @@ pub enum Input {
     Barred(Holder),
     /// Hand everything over, then leave; at this time leave anyway.
     Drain(Time),
+    /// The Lease with the fleet's plan of placement.
+    Plan(PlanLease),
+    /// There is none, as of this version.
+    PlanGone(Version),
+    /// What came of writing a plan.
+    PlanWritten(Written<PlanLease>),
+    /// The ranges that operators want to be certain members'.
+    Pins(BTreeMap<RangeId, RangePin>),
     /// The fleet's hold of the manager's Lease ([`crate::Hold`]).
     Hold {
         /// The fleet's term; `None` while it does not hold the Lease.
@@ -341,6 +351,13 @@ pub enum Effect {
         address: String,
         /// Which.
         ranges: Vec<RangeId>,
+    },
+    /// Write the fleet's plan, if its Lease still has this version; `None` creates it. Answer: `PlanWritten`.
+    WritePlan {
+        /// The version it must still have.
+        version: Option<Version>,
+        /// What it is to say.
+        lease: PlanLease,
     },
     /// For logs, metrics and events.
     Happened(Happening),
@@ -512,6 +529,24 @@ pub enum Happening {
     },
     /// The fleet holds the manager's Lease.
     Holds,
+    /// This replica has planned a move, so that replicas have equal work.
+    Planned {
+        /// The plan's number.
+        number: u64,
+        /// Which range.
+        range: RangeId,
+        /// Whose it is.
+        from: String,
+        /// Whose it will be.
+        to: String,
+    },
+    /// The fleet's plan can't be read: ranges are placed by equal numbers.
+    BadPlan {
+        /// The plan's number.
+        number: u64,
+        /// What is wrong with it.
+        why: String,
+    },
 }
 
 /// Why this replica cannot take part.
@@ -691,6 +726,20 @@ impl fmt::Display for Happening {
                 }
             }
             Self::Holds => f.write_str("the fleet holds the manager's Lease"),
+            Self::Planned {
+                number,
+                range,
+                from,
+                to,
+            } => write!(
+                f,
+                "plan {number} moves range {range} from {from} to {to}: their work is uneven"
+            ),
+            Self::BadPlan { number, why } => write!(
+                f,
+                "plan {number} has no effect, and each replica gets as many ranges as the others: {why}; delete the \
+                 plan's Lease, and a new one is written where it is needed"
+            ),
         }
     }
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::{
     deaths::{Death, Deaths, Work},
+    load::Loads,
     questions::{Question, Replies},
     slow_start::Crashes,
 };
@@ -121,6 +122,38 @@ impl Serialize for Pin {
     }
 }
 
+/// What a replica lets its placement depend on, beside the members and their ranges. What not all members
+/// follow, none does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Follows {
+    /// Ranges that operators have moved.
+    pub pins: bool,
+    /// The fleet's plan.
+    pub plans: bool,
+}
+
+impl Follows {
+    /// From what [`Display`](fmt::Display) wrote; unknown words are left out.
+    pub fn parse(text: &str) -> Self {
+        let names = |name| text.split(',').any(|word| word == name);
+        Self {
+            pins: names("pins"),
+            plans: names("plans"),
+        }
+    }
+}
+
+impl fmt::Display for Follows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match (self.pins, self.plans) {
+            (true, true) => "pins,plans",
+            (true, false) => "pins",
+            (false, true) => "plans",
+            (false, false) => "",
+        })
+    }
+}
+
 /// What a replica says of itself in its Lease's annotations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Status {
@@ -160,6 +193,8 @@ pub struct Status {
     pub question: Option<Arc<Question>>,
     /// What it knows of the questions of others; `None` where the build reads none.
     pub replies: Option<Arc<Replies>>,
+    /// What its placement depends on.
+    pub follows: Follows,
 }
 
 impl Status {
@@ -193,6 +228,8 @@ pub struct ReplicaLease {
     pub ended: Vec<String>,
     /// What it had in flight for a while at its last renewal; empty in a Lease without holder.
     pub working: Vec<Work>,
+    /// What its ranges' work is, as of a while ago; empty in a Lease without holder.
+    pub loads: Arc<Loads>,
     /// How its last lives died that did not release the Lease, and what they had in flight.
     pub deaths: Deaths,
 }
@@ -214,6 +251,7 @@ impl ReplicaLease {
                 ..self.status.clone()
             },
             working: Vec::new(),
+            loads: Arc::default(),
             ..self.clone()
         }
     }

@@ -14,11 +14,14 @@ mod interlock;
 #[cfg(test)]
 mod interlock_tests;
 mod lease;
+mod load;
 mod machine;
 #[cfg(test)]
 mod model;
 mod mutation;
 mod placement;
+mod plan;
+mod planner;
 mod questions;
 mod renewal;
 mod ring;
@@ -40,11 +43,17 @@ pub use crate::{
         Hold, HoldWrite, Holds, Interlock, InterlockConfig, InterlockEffect, InterlockInput, Record,
     },
     lease::{
-        EPOCH_END, Epoch, Holder, NotAHolder, NotAPin, Pin, RangeId, RangeLease, ReplicaLease,
-        Status, Time, Version, Written,
+        EPOCH_END, Epoch, Follows, Holder, NotAHolder, NotAPin, Pin, RangeId, RangeLease,
+        ReplicaLease, Status, Time, Version, Written,
     },
-    machine::{Config, Core, Member, Move, REPLICAS_MAX, RangeOwner, View, ViewFence},
+    load::{Level, Loads, Meter, load_of},
+    machine::{
+        Config, Core, Member, Move, Pinned, Planned, REPLICAS_MAX, RangeOwner, RangePin, View,
+        ViewFence,
+    },
     placement::{Weights, place, place_within},
+    plan::{NotAPlan, Plan, PlanLease, place_planned},
+    planner::{MOVES_APART, RESTS_FOR, UNEVEN_FOR},
     questions::{Question, Replies},
     renewal::{
         Gone, OwnLease, OwnPhase, Regained, Renewal, RenewalConfig, RenewalEffect, RenewalInput,

@@ -81,7 +81,11 @@ fn quotas(load: &[usize], ranges: usize, most: &[Option<u16>]) -> Vec<usize> {
 
 /// A member over its quota gives up the ranges that prefer it least. This order does not depend on how many
 /// are left to give, so half-done moves continue as they began.
-fn keep_within_quota(ring: &Ring, owners: &[Option<u16>], quota: &[usize]) -> Vec<Option<u16>> {
+pub(crate) fn keep_within_quota(
+    ring: &Ring,
+    owners: &[Option<u16>],
+    quota: &[usize],
+) -> Vec<Option<u16>> {
     let mut of: Vec<Vec<(usize, RangeId)>> = vec![Vec::new(); quota.len()];
     for (range, owner) in (0..).zip(owners) {
         if let Some(owner) = *owner {
@@ -104,7 +108,7 @@ fn keep_within_quota(ring: &Ring, owners: &[Option<u16>], quota: &[usize]) -> Ve
 }
 
 /// Quotas add up to the number of ranges, so there is room for every range with somebody on its list.
-fn place_the_rest(ring: &Ring, kept: Vec<Option<u16>>, quota: &[usize]) -> Vec<u16> {
+pub(crate) fn place_the_rest(ring: &Ring, kept: Vec<Option<u16>>, quota: &[usize]) -> Vec<u16> {
     let mut room = quota.to_vec();
     for owner in kept.iter().flatten() {
         room[usize::from(*owner)] -= 1;

@@ -4,6 +4,8 @@
 //! that landed, and the Lease named this incarnation when it landed. So one that changes the holder by
 //! compare-and-swap a lease duration after the last renewal knows that the fence has closed.
 
+use std::sync::Arc;
+
 use crate::{
     deaths::{Death, Deaths, Work, first_life},
     lease::{ReplicaLease, Status, Time, Version, Written},
@@ -714,6 +716,7 @@ impl Renewal {
             ended: self.ended.clone(),
             // The shell says what is in flight when it writes.
             working: Vec::new(),
+            loads: Arc::default(),
             deaths: self.deaths.clone(),
         };
         RenewalEffect::Write {

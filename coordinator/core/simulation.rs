@@ -5,13 +5,14 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, BinaryHeap},
+    sync::Arc,
     time::Duration,
 };
 
 use crate::{
-    Config, Core, Effect, Epoch, Gone, Happening, Holder, Input, NotSent, Offer, OwnPhase, RangeId,
-    RangeLease, Renewal, RenewalConfig, RenewalEffect, RenewalInput, ReplicaLease, Status, Time,
-    Version, Written, deaths::first_life,
+    Config, Core, Effect, Epoch, Gone, Happening, Holder, Input, NotSent, Offer, OwnPhase, Plan,
+    PlanLease, RangeId, RangeLease, RangePin, Renewal, RenewalConfig, RenewalEffect, RenewalInput,
+    ReplicaLease, Status, Time, Version, Written, deaths::first_life,
 };
 
 const LEASE_DURATION: Duration = Duration::from_secs(5);
@@ -50,11 +51,14 @@ enum Change {
     ReplicaGone(String),
     Range(RangeLease),
     RangeGone(RangeId),
+    Plan(PlanLease),
+    PlanGone,
 }
 
 #[derive(Default)]
 struct Store {
     version: Version,
+    plan: Option<PlanLease>,
     replicas: BTreeMap<String, ReplicaLease>,
     ranges: BTreeMap<RangeId, RangeLease>,
     log: Vec<(Version, Change)>,
@@ -107,6 +111,23 @@ impl Store {
 }
 
 impl Store {
+    fn put_plan(&mut self, version: Option<Version>, mut lease: PlanLease) -> Written<PlanLease> {
+        if self.plan.as_ref().map(|lease| lease.version) != version {
+            return Written::Conflict(self.plan.clone());
+        }
+        self.version += 1;
+        lease.version = self.version;
+        self.plan = Some(lease.clone());
+        self.log.push((self.version, Change::Plan(lease.clone())));
+        Written::Done(lease)
+    }
+
+    fn remove_plan(&mut self) {
+        self.version += 1;
+        self.plan = None;
+        self.log.push((self.version, Change::PlanGone));
+    }
+
     fn remove_range(&mut self, range: RangeId) {
         self.version += 1;
         if self.ranges.remove(&range).is_some() {
@@ -128,6 +149,7 @@ enum Ask {
     Claim(Option<Version>, RangeLease),
     Swap(Version, RangeLease),
     Delete(RangeId, Version),
+    Plan(Option<Version>, PlanLease),
     Pod(Holder),
 }
 
@@ -162,6 +184,8 @@ struct Node {
     open_until: Option<Time>,
     /// What the core said last of the replica: a level, not a queue.
     said: Option<Status>,
+    /// What its next renewal says of its loads.
+    loads: Arc<crate::Loads>,
     epochs: BTreeMap<RangeId, Epoch>,
     /// What the host knows of each range: how often it was worked on.
     work: BTreeMap<RangeId, u64>,
@@ -260,6 +284,7 @@ impl World {
             slow_start: Duration::ZERO,
             epoch_second: 0,
             records_deaths: true,
+            plans: true,
         });
         let config = RenewalConfig {
             name,
@@ -287,6 +312,7 @@ impl World {
             renewal: Renewal::new(config, status),
             open_until: None,
             said: None,
+            loads: Arc::default(),
             epochs: BTreeMap::new(),
             work: BTreeMap::new(),
             kept: BTreeMap::new(),
@@ -356,6 +382,7 @@ impl World {
             fresh.alive = true;
             self.nodes[node] = fresh;
             self.core(node, Input::HostReady(true));
+            self.core(node, Input::PlanGone(0));
             self.push(Duration::ZERO, node, What::Watch);
             return;
         }
@@ -459,7 +486,12 @@ impl World {
         let effects = self.nodes[node].renewal.step(now, input);
         let own = self.nodes[node].renewal.own();
         self.nodes[node].open_until = own.open_until;
-        for effect in effects {
+        for mut effect in effects {
+            if let RenewalEffect::Write { lease, .. } = &mut effect
+                && lease.incarnation.is_some()
+            {
+                lease.loads = Arc::clone(&self.nodes[node].loads);
+            }
             self.ask(node, Ask::Own(effect, now));
         }
         if own != before {
@@ -653,6 +685,7 @@ impl World {
                     );
                 }
             }
+            Effect::WritePlan { version, lease } => self.ask(node, Ask::Plan(version, lease)),
             Effect::Happened(Happening::Evicted { .. }) => self.evictions += 1,
             Effect::Happened(Happening::Relinquished { .. }) => self.relinquished += 1,
             Effect::Happened(_) => {}
@@ -805,6 +838,9 @@ impl World {
                     result: Ok(same),
                 })
             }
+            Ask::Plan(version, lease) => {
+                What::Core(Input::PlanWritten(self.store.put_plan(version, lease)))
+            }
             Ask::Pod(holder) => {
                 let ended = self.has_ended(&holder) || (self.faulty() && self.random.one_in(10));
                 What::Core(match ended {
@@ -871,6 +907,7 @@ impl World {
                     result: Err(()),
                 },
             ),
+            Ask::Plan(..) => self.core(node, Input::PlanWritten(Written::Unknown)),
             Ask::Pod(holder) => self.core(node, Input::NotProven(holder)),
         }
     }
@@ -908,6 +945,8 @@ impl World {
                     Change::ReplicaGone(name) => Input::ReplicaGone { name, version },
                     Change::Range(lease) => Input::Range(lease),
                     Change::RangeGone(range) => Input::RangeGone { range, version },
+                    Change::Plan(lease) => Input::Plan(lease),
+                    Change::PlanGone => Input::PlanGone(version),
                 };
                 self.core(node, input);
                 self.core(node, Input::WatchedTo(version));
@@ -926,7 +965,7 @@ impl World {
             return;
         }
         let node = usize::try_from(self.random.below(self.nodes.len() as u64)).unwrap_or(0);
-        match self.random.below(11) {
+        match self.random.below(14) {
             0 | 1 => self.crash(node),
             2 | 3 => {
                 let still = self.random.millis(100, 12_000);
@@ -962,6 +1001,20 @@ impl World {
                     self.push(down, node, What::Restart);
                 }
             }
+            // Other members see other plans: worse than any object that all of them read.
+            10 => {
+                let lease = self.any_plan();
+                self.core(node, Input::Plan(lease));
+            }
+            11 => {
+                let lease = self.any_plan();
+                self.store.plan = Some(lease.clone());
+                self.store.log.push((lease.version, Change::Plan(lease)));
+            }
+            12 => {
+                let pins = self.any_pins();
+                self.core(node, Input::Pins(pins));
+            }
             _ => self.damage(),
         }
         let next = self.random.millis(200, 4000);
@@ -978,6 +1031,49 @@ impl World {
         self.nodes[node] = dead;
         let back = self.random.millis(100, 10_000);
         self.push(back, node, What::Restart);
+    }
+
+    /// Whatever a hand can write as a plan: members that are there or not, or no plan at all.
+    fn any_plan(&mut self) -> PlanLease {
+        self.store.version += 1;
+        let members: Vec<String> = (0..1 + self.random.below(4))
+            .map(|at| format!("r-{}", at * (1 + self.random.below(2))))
+            .collect();
+        let count = members.len() as u64;
+        let owner = |random: &mut Random| u16::try_from(random.below(count)).unwrap_or(0);
+        let owners = (0..self.ranges).map(|_| owner(&mut self.random)).collect();
+        let text = match Plan::new(members, owners) {
+            Ok(plan) => plan.to_string(),
+            Err(_) => "v1 r-0,r-0 ???".to_owned(),
+        };
+        PlanLease {
+            version: self.store.version,
+            number: self.random.below(1 << 32),
+            text,
+            planner: "somebody".to_owned(),
+        }
+    }
+
+    fn any_pins(&mut self) -> BTreeMap<RangeId, RangePin> {
+        let pin = |random: &mut Random| {
+            let range = u16::try_from(random.below(20)).unwrap_or(0);
+            let pin = RangePin {
+                to: format!("r-{}", random.below(6)),
+                home: random.one_in(2).then(|| format!("r-{}", random.below(6))),
+            };
+            (range, pin)
+        };
+        (0..self.random.below(6))
+            .map(|_| pin(&mut self.random))
+            .collect()
+    }
+
+    /// Nobody wants anything any more.
+    fn lift_plans(&mut self) {
+        self.store.remove_plan();
+        for node in 0..self.nodes.len() {
+            self.core(node, Input::Pins(BTreeMap::new()));
+        }
     }
 
     /// A Lease is deleted by hand, or a range's epoch set to the end of its type.
@@ -1064,6 +1160,7 @@ fn simulate(seed: u64) -> [u64; 4] {
     for node in &mut world.nodes {
         node.cut_off = false;
     }
+    world.lift_plans();
     world.run(faults + Duration::from_secs(40));
     world.check_rest();
     assert!(!alone || world.handoffs == 0);
@@ -1155,4 +1252,106 @@ fn without_faults_a_fleet_spreads_evenly_and_rests() {
         .map(|(at, _)| *at);
     assert_eq!(version, later, "no range Lease is written at rest");
     assert_eq!(world.evictions, 0);
+}
+
+/// Runs a fleet whose ranges have these loads, and whose owners say so.
+fn with_loads(world: &mut World, until: Time, loads: &BTreeMap<RangeId, crate::Level>) {
+    while world.now < until {
+        let next = world.now + Duration::from_secs(1);
+        world.run(next);
+        world.now = next;
+        for at in 0..world.nodes.len() {
+            let owned = world.nodes[at].epochs.keys();
+            let loads = owned.filter_map(|range| Some((*range, *loads.get(range)?)));
+            world.nodes[at].loads = Arc::new(loads.collect());
+        }
+    }
+}
+
+fn load_by_node(world: &World, loads: &BTreeMap<RangeId, crate::Level>) -> Vec<u64> {
+    let load = |node: &Node| {
+        let owned = node.epochs.keys().filter_map(|range| loads.get(range));
+        owned.map(|level| crate::load_of(*level)).sum()
+    };
+    world.nodes.iter().map(load).collect()
+}
+
+fn ranges_by_node(world: &World) -> Vec<Vec<RangeId>> {
+    let ranges = |node: &Node| node.epochs.keys().copied().collect();
+    world.nodes.iter().map(ranges).collect()
+}
+
+fn plans(world: &World) -> Vec<&PlanLease> {
+    let log = world.store.log.iter();
+    log.filter_map(|(_, change)| match change {
+        Change::Plan(lease) => Some(lease),
+        _ => None,
+    })
+    .collect()
+}
+
+#[test]
+fn equal_loads_make_no_plan() {
+    let mut world = World::new(7, 3, 32, Time::ZERO);
+    world.run(Duration::from_secs(20));
+    let loads = (0..32).map(|range| (range, 100)).collect();
+    let handoffs = world.handoffs;
+    with_loads(&mut world, Duration::from_secs(200), &loads);
+    assert!(plans(&world).is_empty());
+    assert_eq!(world.handoffs, handoffs);
+    world.check_rest();
+}
+
+#[test]
+fn uneven_loads_are_spread_by_few_moves_and_stay_so_when_the_planner_dies() {
+    let mut world = World::new(7, 3, 32, Time::ZERO);
+    world.run(Duration::from_secs(20));
+    // All hot ranges are one member's.
+    let hot = world.nodes[1].epochs.keys().copied().take(6);
+    let loads: BTreeMap<RangeId, crate::Level> = hot.map(|range| (range, 90)).collect();
+    with_loads(&mut world, Duration::from_secs(180), &loads);
+    let each = crate::load_of(90);
+    assert_eq!(load_by_node(&world, &loads), [2 * each, 2 * each, 2 * each]);
+    assert_eq!(plans(&world).len(), 4, "{:?}", plans(&world));
+    // The next planner follows the same plan, and a member that comes back has what it had.
+    let before: Vec<Vec<RangeId>> = ranges_by_node(&world);
+    world.crash(0);
+    with_loads(&mut world, Duration::from_secs(240), &loads);
+    let after: Vec<Vec<RangeId>> = ranges_by_node(&world);
+    assert_eq!(before, after);
+    // Deleted by hand: equal numbers again.
+    world.store.remove_plan();
+    world.run(Duration::from_secs(270));
+    world.check_rest();
+}
+
+#[test]
+fn a_pinned_range_goes_where_it_is_wanted_and_comes_home() {
+    let mut world = World::new(7, 3, 32, Time::ZERO);
+    world.run(Duration::from_secs(20));
+    let before = ranges_by_node(&world);
+    let home = (0..3).find(|at| before[*at].contains(&5)).unwrap();
+    let to = (home + 1) % 3;
+    let pin = |world: &mut World, pins: BTreeMap<RangeId, RangePin>| {
+        for node in 0..3 {
+            world.core(node, Input::Pins(pins.clone()));
+        }
+    };
+    let pin_to = |to: String| RangePin {
+        to,
+        home: Some(format!("r-{home}")),
+    };
+    let pins = [(5, format!("r-{to}")), (6, "nobody".to_owned())];
+    let pins = pins.map(|(range, to)| (range, pin_to(to)));
+    pin(&mut world, pins.into());
+    world.run(Duration::from_secs(30));
+    let mut expected = before.clone();
+    expected[home].retain(|range| *range != 5);
+    expected[to].push(5);
+    expected[to].sort_unstable();
+    assert_eq!(ranges_by_node(&world), expected, "nothing else has moved");
+    pin(&mut world, BTreeMap::new());
+    world.run(Duration::from_secs(40));
+    assert_eq!(ranges_by_node(&world), before);
+    world.check_rest();
 }

@@ -604,6 +604,7 @@ fn replica(name: &str, version: Version, incarnation: Option<&str>) -> ReplicaLe
         status: status(),
         ended: Vec::new(),
         working: Vec::new(),
+        loads: Arc::default(),
         deaths: Deaths::default(),
     }
 }
@@ -1149,6 +1150,7 @@ impl Bench {
             slow_start: Duration::ZERO,
             epoch_second: 0,
             records_deaths: true,
+            plans: true,
         });
         let mut bench = Self {
             core,

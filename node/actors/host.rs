@@ -12,7 +12,8 @@ use std::{
 
 use actix::{Actor, Addr, ArbiterHandle, Context, Handler, Message, prelude::SendError};
 use coordinator::{
-    EndCause, Epoch, Frozen, Gained, Holder, Quarantine, RangeHost, RangeId, Sending, Work,
+    EndCause, Epoch, Frozen, Gained, Holder, Loads, Meter, Quarantine, RangeHost, RangeId, Sending,
+    Work,
 };
 use futures::{FutureExt, future::BoxFuture};
 use peer_proto::{InspectRequest, RangeState, Sight};
@@ -40,6 +41,8 @@ pub struct Host {
     /// In whose name what is gained now is written: `<replica>_<incarnation>`.
     life: Mutex<Arc<str>>,
     scans: Scans,
+    /// How much work the ranges are.
+    meter: Mutex<Meter>,
     /// What other replicas see.
     pub others: Arc<Others>,
     /// Whether the status of another replica's pod proves its end, where such can be read.
@@ -58,6 +61,7 @@ impl Host {
             arbiters,
             ready,
             life: Mutex::new("".into()),
+            meter: Mutex::default(),
             others: Arc::default(),
             pods: OnceLock::new(),
         }
@@ -225,6 +229,19 @@ impl RangeHost for Host {
     fn working(&self) -> Vec<Work> {
         let now = self.shared.clock.monotonic();
         self.shared.watchlist.working(now)
+    }
+
+    fn loads(&self) -> Arc<Loads> {
+        let mut meter = self
+            .meter
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        meter.report(self.shared.clock.monotonic(), || {
+            (0..self.shared.ranges).filter_map(|range| {
+                let slot = self.shared.slot(range)?;
+                Some((range, slot.epoch, slot.stats.busy()))
+            })
+        })
     }
 
     fn sights(&self) -> Vec<Sight> {

@@ -1891,6 +1891,8 @@ fn pause(rig: &Rig, generation: u64, keys: &[Option<&str>], what: What) {
             },
             incarnation: None,
             amount: None,
+            to: None,
+            home: None,
             since: now,
             until: now + controllers_kit::SignedDuration::from_hours(1),
             reason: "a trial".to_owned(),

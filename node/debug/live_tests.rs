@@ -14,6 +14,7 @@ fn member(name: &str, draining: bool, ready: bool) -> Member {
         fingerprints: String::new(),
         unreachable: String::new(),
         demand: None,
+        loads: std::sync::Arc::default(),
     }
 }
 

@@ -11,10 +11,11 @@ mod tests;
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use controllers_kit::{Key, Resource};
-use coordinator::Handle;
+use coordinator::{Handle, Loads};
 use coordinator_core::Member;
 use futures::{
     FutureExt,
@@ -141,30 +142,67 @@ impl Fleet {
         own.fence.open = view.fence.open;
         replicas.push(own);
         replicas.sort_by(|one, other| one.replica.cmp(&other.replica));
-        let members = view.members.into_iter().map(|member| inspect::Member {
-            name: member.name,
-            incarnation: member.incarnation,
-            address: member.address,
+        let planned = view.planned;
+        let mut steering = self.shared.steering.report(self.shared.clock.now());
+        for moved in &mut steering.moves {
+            let pin = planned.pins.iter().find(|pin| pin.range == moved.range);
+            moved.home = pin.and_then(|pin| pin.home.clone()).unwrap_or_default();
+            moved.without_effect = pin.is_none_or(|pin| !pin.counts);
+        }
+        let loads: BTreeMap<&str, &Loads> = view
+            .members
+            .iter()
+            .map(|member| (&*member.name, &*member.loads))
+            .collect();
+        let seconds = |micros: u64| Duration::from_micros(micros).as_secs_f64();
+        let load_of = |range: &coordinator::RangeOwner| {
+            let owner = range.owner.as_deref().unwrap_or_default();
+            let level = loads.get(owner).map_or(0, |loads| loads.level(range.range));
+            seconds(coordinator::load_of(level))
+        };
+        let ranges: Vec<RangeOwner> = view
+            .ranges
+            .iter()
+            .map(|range| RangeOwner {
+                range: range.range,
+                owner: range.owner.clone(),
+                epoch: range.epoch,
+                load: load_of(range),
+            })
+            .collect();
+        let load_of = |name: &str| {
+            let own = ranges
+                .iter()
+                .filter(|range| range.owner.as_deref() == Some(name));
+            own.map(|range| range.load).sum()
+        };
+        let members = view.members.iter().map(|member| inspect::Member {
+            load: load_of(&member.name),
+            name: member.name.clone(),
+            incarnation: member.incarnation.clone(),
+            address: member.address.clone(),
             ready: member.ready,
             draining: member.draining,
-            version: member.version,
-            unreachable: member.unreachable,
+            version: member.version.clone(),
+            unreachable: member.unreachable.clone(),
         });
-        let ranges = view.ranges.iter().map(|range| RangeOwner {
-            range: range.range,
-            owner: range.owner.clone(),
-            epoch: range.epoch,
-        });
+        let members = members.collect();
         FleetShards {
             schema: SHARDS_SCHEMA.to_owned(),
             replica: self.shared.replica.clone(),
-            members: members.collect(),
-            ranges: ranges.collect(),
+            members,
+            ranges,
             ranges_total: u32::from(self.shared.ranges),
             replicas,
             missing,
-            steering: self.shared.steering.report(self.shared.clock.now()),
+            steering,
             shadow: self.shared.shadow.is_some(),
+            placement: inspect::Placement {
+                load_aware: planned.followed,
+                plan: planned.number,
+                in_force: planned.in_force,
+                planner: planned.planner,
+            },
         }
     }
 

@@ -584,13 +584,14 @@ async fn leases(
                 });
             match found {
                 Found::Range(range) => fleet.ranges.push(range),
+                Found::Plan(_) => {}
                 Found::Replica(said) => {
                     let again = renewed.get(&place(&lease));
                     let said = again
                         .and_then(|(_, lease)| decode(&name, lease))
                         .and_then(|found| match found {
                             Found::Replica(said) => Some(said),
-                            Found::Range(_) => None,
+                            Found::Range(_) | Found::Plan(_) => None,
                         })
                         .unwrap_or(said);
                     let clocks = again.and_then(|(read, lease)| {

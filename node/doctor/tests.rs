@@ -61,6 +61,7 @@ fn replica(name: &str) -> Replica {
         status: Default::default(),
         ended: Vec::new(),
         working: Vec::new(),
+        loads: Default::default(),
         deaths: Default::default(),
     };
     said.status.address = format!("{name}:10258");
@@ -281,6 +282,25 @@ fn drain(facts: &mut Facts, name: &str, incarnation: &str) {
         target: Target::Replica(name.to_owned()),
         incarnation: Some(incarnation.to_owned()),
         amount: None,
+        to: None,
+        home: None,
+        since: now(),
+        until: now() + SignedDuration::from_hours(1),
+        reason: String::new(),
+        by: "jo".to_owned(),
+    };
+    let orders = facts.orders.as_mut().unwrap().get_or_insert_default();
+    orders.all.insert(order.target.field(), order);
+}
+
+/// An order that moves a range.
+fn moved(facts: &mut Facts, to: &str) {
+    let order = Order {
+        target: Target::Range(3),
+        incarnation: None,
+        amount: None,
+        to: Some(to.to_owned()),
+        home: None,
         since: now(),
         until: now() + SignedDuration::from_hours(1),
         reason: String::new(),
@@ -510,6 +530,13 @@ const ROWS: &[Row] = &[
         "warning",
         "1 fields of the ConfigMap kube-system/manifold-steering have no effect: pause.x: it is no order",
         "kubectl -n kube-system patch configmap manifold-steering --type=merge --patch='{\"data\":{\"pause.x\":null}}'",
+    ),
+    (
+        |f| moved(f, "m-9"),
+        "steering/orders",
+        "warning",
+        "moves have no effect, since no ready replica is called so: range 3 to m-9",
+        "kubectl manifold unmove RANGE",
     ),
     (
         |f| own_fleet(f).ranges[3].holder = None,
@@ -1362,6 +1389,10 @@ fn a_drained_replica_is_no_stale_one() {
         (result, &*why),
         ("passed", "m-1 drained until 2026-11-25T13:00:00Z")
     );
+    moved(&mut facts, "m-0");
+    let (result, why, _) = of(&facts, "steering/orders");
+    assert_eq!(result, "passed", "{why}");
+    assert!(why.contains("range 3 moved to m-0 until"), "{why}");
     facts.orders = Err(Unknown {
         why: "forbidden".to_owned(),
         forbidden: true,

@@ -24,8 +24,9 @@ pub use shadow::{
     AGREED, DIFFERS, SHADOW_SCHEMA, Shadow, ShadowCounts, ShadowDifference, UNDECIDED,
 };
 pub use shards::{
-    ControllerState, Drain, Fence, FleetShards, Member, OrdersRead, OwnedRange, Pause, RangeOwner,
-    ReplicaShards, SHARDS_SCHEMA, SetAside, Setting, Steering, Suspected, Totals,
+    ControllerState, Drain, Fence, FleetShards, Member, Moved, OrdersRead, OwnedRange, Pause,
+    Placement, RangeOwner, ReplicaShards, SHARDS_SCHEMA, SetAside, Setting, Steering, Suspected,
+    Totals,
 };
 pub use top::{BusyController, BusyKey, BusyRange, TOP_SCHEMA, Top};
 

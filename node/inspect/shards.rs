@@ -29,6 +29,8 @@ pub struct FleetShards {
     pub steering: Steering,
     /// Whether it is a shadow: it plans and compares, and writes nothing.
     pub shadow: bool,
+    /// The plan of placement, as the replica that was asked knows it.
+    pub placement: Placement,
 }
 
 /// Orders of operators that hold.
@@ -43,6 +45,8 @@ pub struct Steering {
     pub drains: Vec<Drain>,
     /// What is set of controllers.
     pub settings: Vec<Setting>,
+    /// Ranges that are to be another replica's.
+    pub moves: Vec<Moved>,
     /// Fields of the object that have no effect, and why.
     pub faults: Vec<String>,
 }
@@ -104,6 +108,43 @@ pub struct Setting {
     pub by: String,
 }
 
+/// A range that an operator has moved.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Moved {
+    /// Its number.
+    pub range: u16,
+    /// The replica that is to own it.
+    pub to: String,
+    /// The replica that owns it otherwise; empty where that is not known.
+    pub home: String,
+    /// Whether the order has no effect, since there is no such replica or not all replicas follow such orders.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub without_effect: bool,
+    /// When it was moved.
+    pub since: String,
+    /// When that ends by itself.
+    pub until: String,
+    /// Why.
+    pub reason: String,
+    /// Who has moved it, as the object says.
+    pub by: String,
+}
+
+/// The fleet's plan of placement.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Placement {
+    /// Whether all replicas follow plans, so that one counts.
+    pub load_aware: bool,
+    /// The number of the newest plan; 0 where there never was one.
+    pub plan: u64,
+    /// Whether it is followed; otherwise ranges are placed by equal numbers.
+    pub in_force: bool,
+    /// The replica that plans.
+    pub planner: String,
+}
+
 /// What a replica has read of the fleet's orders.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -118,7 +159,7 @@ pub struct OrdersRead {
 }
 
 /// A replica with a Lease.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Member {
     /// Its name.
@@ -136,10 +177,12 @@ pub struct Member {
     /// Names of the members that do not answer it, with commas between them.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub unreachable: String,
+    /// The work of its ranges: seconds of reconciling, and of waiting for it, in a second.
+    pub load: f64,
 }
 
 /// A range's owner by its Lease.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RangeOwner {
     /// Its number.
@@ -148,6 +191,8 @@ pub struct RangeOwner {
     pub owner: Option<String>,
     /// Changes of owner so far.
     pub epoch: u64,
+    /// Its work, as its owner says: seconds of reconciling, and of waiting for it, in a second.
+    pub load: f64,
 }
 
 /// What one replica says of itself.

@@ -19,7 +19,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{
     archive,
     complete::complete,
-    dashboard,
+    dashboard, moves,
     object::named,
     reach::{Replica, Trouble, Way},
     render,
@@ -221,13 +221,32 @@ enum Command {
         )]
         file: PathBuf,
     },
-    /// Has a range handed over to another replica. The replica that owns it is asked (--replica, --server).
+    /// Has a range owned by another replica for a while; whatever happens to its keys happens there.
+    #[command(
+        after_help = "It ends by itself (--for) and by `unmove`; then the range goes home. No restart or failover ends it; while the \
+        replica is not there, the range is where it would be without it.\n\
+        Examples:\n  kubectl manifold move 17 --to manifold-1 --for 30m\n  \
+        kubectl manifold move deployment/web -n shop --to manifold-1 --reason 'incident 7'"
+    )]
     Move {
-        /// The range's number.
-        range: u16,
+        /// The range's number, or an object: the range of its keys.
+        #[arg(required = true, num_args = 1..=2, value_name = "RANGE|KIND/NAME")]
+        target: Vec<String>,
         /// The replica that is to own it.
         #[arg(long, value_name = "REPLICA")]
         to: String,
+        #[command(flatten)]
+        given: Order,
+        #[command(flatten)]
+        fleet: OfFleet,
+    },
+    /// Has a range that was moved go home.
+    Unmove {
+        /// As given to `move`.
+        #[arg(required = true, num_args = 1..=2, value_name = "RANGE|KIND/NAME")]
+        target: Vec<String>,
+        #[command(flatten)]
+        fleet: OfFleet,
     },
     /// Pauses a controller, or one of its keys: what happens to it waits until the pause ends.
     #[command(
@@ -736,12 +755,6 @@ async fn ask(common: &Common, command: Command) -> Result<bool, Trouble> {
             common.print(&explanation, |answer, _| render::history(answer))?;
         }
         Command::Dump { file } => dump(common, &replica, &file).await?,
-        Command::Move { range, to } => {
-            let range = range.to_string();
-            let path = path("/debug/move", &[("range", &range), ("to", &to)]);
-            replica.post(&path).await?;
-            println!("range {range} is being handed over to {to}");
-        }
         // Answered without a replica.
         Command::Audit { .. }
         | Command::Shadow { .. }
@@ -753,9 +766,22 @@ async fn ask(common: &Common, command: Command) -> Result<bool, Trouble> {
         | Command::Drain { .. }
         | Command::Undrain { .. }
         | Command::Set { .. }
-        | Command::Unset { .. } => {}
+        | Command::Unset { .. }
+        | Command::Move { .. }
+        | Command::Unmove { .. } => {}
     }
     Ok(true)
+}
+
+/// The range that is given, or that of an object that is: of that a replica is asked.
+async fn range_of(common: &Common, words: &[String]) -> Result<u16, Trouble> {
+    if let Some(range) = moves::range(words)? {
+        return Ok(range);
+    }
+    common.check_object(words)?;
+    let replica = common.way().open().await?;
+    let explanation = explained(common, &replica, words).await?;
+    Ok(moves::range_of(&explanation)?)
 }
 
 /// Carries out a command that steers the fleet, by the API server alone; gives back any other.
@@ -815,6 +841,22 @@ async fn steered(common: &Common, command: Command) -> Result<Option<Command>, T
             let descriptors = node::registry::descriptors();
             let target = steer::setting(&controller, setting.into(), &descriptors)?;
             fleet(of).await?.unset(&target).await?
+        }
+        Command::Move {
+            target,
+            to,
+            given,
+            fleet: of,
+        } => {
+            let range = range_of(common, &target).await?;
+            fleet(of)
+                .await?
+                .move_range(range, &to, &given.into())
+                .await?
+        }
+        Command::Unmove { target, fleet: of } => {
+            let range = range_of(common, &target).await?;
+            fleet(of).await?.unmove(range).await?
         }
         other => return Ok(Some(other)),
     };
@@ -921,6 +963,21 @@ mod tests {
             (&["top", "-A", "-n", "x"], false),
             (&["move", "17", "--to", "manifold-1"], true),
             (&["move", "17"], false),
+            (
+                &[
+                    "move",
+                    "deploy/web",
+                    "-n",
+                    "shop",
+                    "--to",
+                    "a",
+                    "--for",
+                    "30m",
+                ],
+                true,
+            ),
+            (&["unmove", "17", "-o", "json"], true),
+            (&["unmove"], false),
             (&["status", "--replica", "a", "--server", "b"], false),
             (&["doctor", "--pre", "-o", "json"], true),
             (&["audit"], false),

@@ -65,7 +65,9 @@ pub fn complete(command: &Command, words: &[String]) -> Vec<String> {
             .collect()
     } else if let Some(chosen) = chosen {
         match chosen.get_name() {
-            "explain" | "history" => KINDS.iter().map(|kind| (*kind).to_owned()).collect(),
+            "explain" | "history" | "move" | "unmove" => {
+                KINDS.iter().map(|kind| (*kind).to_owned()).collect()
+            }
             "set" | "unset" if !before.iter().any(|word| is_setting(word)) => {
                 let all = Setting::ALL.iter();
                 all.map(|setting| setting.name().to_owned()).collect()

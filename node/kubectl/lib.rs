@@ -8,6 +8,7 @@ mod archive;
 mod cli;
 mod complete;
 mod dashboard;
+mod moves;
 mod object;
 mod reach;
 mod render;

@@ -325,14 +325,6 @@ impl Replica {
         self.ask("GET", path).await
     }
 
-    /// Asks for a change.
-    ///
-    /// # Errors
-    /// Why it is not begun.
-    pub async fn post(&self, path: &str) -> Result<Vec<u8>, Trouble> {
-        self.ask("POST", path).await
-    }
-
     /// An answer as it comes, also one that has no end.
     ///
     /// # Errors
@@ -409,11 +401,7 @@ fn refusal(code: u16, body: &[u8], path: &str) -> Trouble {
     let remedy = match code {
         401 => ": the replica does not know you: see its --client-ca-file and --authentication-kubeconfig".to_owned(),
         403 if said.contains(" path ") => {
-            let role = match path {
-                "/debug/move" => "manifold:operate",
-                _ => "manifold:view-debug",
-            };
-            format!(": have a ClusterRoleBinding to {role} made for you")
+            ": have a ClusterRoleBinding to manifold:view-debug made for you".to_owned()
         }
         404 if said == "404 page not found" => {
             format!(": this replica's build does not serve {path}")

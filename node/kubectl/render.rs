@@ -79,6 +79,8 @@ pub fn status(shards: &FleetShards, unhappy: &Unhappy, wide: bool) -> String {
     text += &replicas(shards, wide);
     text += &pauses(shards);
     text += &settings(shards);
+    text += &moves(shards);
+    text += &placement(shards);
     let failing: Vec<_> = unhappy.keys.iter().filter(|key| key.failures > 0).collect();
     if !failing.is_empty() {
         text.push('\n');
@@ -159,6 +161,42 @@ fn settings(shards: &FleetShards) -> String {
     format!("\n{}", table(header, &[2], rows))
 }
 
+/// What operators have moved, where it is at home, and until when.
+fn moves(shards: &FleetShards) -> String {
+    let moves = &shards.steering.moves;
+    if moves.is_empty() {
+        return String::new();
+    }
+    let rows = moves.iter().map(|one| {
+        let to = match one.without_effect {
+            true => format!("{} (no effect)", one.to),
+            false => one.to.clone(),
+        };
+        [
+            format!("range {}", one.range),
+            to,
+            one.home.clone(),
+            one.until.clone(),
+            one.by.clone(),
+            one.reason.clone(),
+        ]
+    });
+    let header = ["MOVED", "TO", "HOME", "UNTIL", "BY", "REASON"];
+    format!("\n{}", table(header, &[], rows))
+}
+
+/// By which plan ranges are placed, where one is followed.
+fn placement(shards: &FleetShards) -> String {
+    let placement = &shards.placement;
+    match placement.in_force {
+        true => format!(
+            "\nPlacement: by load, plan {} of {}\n",
+            placement.plan, placement.planner
+        ),
+        false => String::new(),
+    }
+}
+
 fn rest(text: &mut String, count: usize) {
     if count > ROWS_MAX {
         let _ = writeln!(text, "… and {} more: -o wide shows all", count - ROWS_MAX);
@@ -175,6 +213,11 @@ fn blocked_by(key: &UnhappyKey) -> String {
         (None, Some(attempt)) => attempt.error.chars().take(60).collect(),
         (None, None) => String::new(),
     }
+}
+
+/// Seconds of work in a second, as a share of one processor.
+fn load(load: f64) -> String {
+    format!("{:.1}%", load * 100.0)
 }
 
 fn replicas(shards: &FleetShards, wide: bool) -> String {
@@ -209,6 +252,7 @@ fn replicas(shards: &FleetShards, wide: bool) -> String {
             state.to_owned(),
             fence.to_owned(),
             number(|said| said.owned.len() as u64),
+            load(member.load),
             number(|said| said.totals.keys as u64),
             number(|said| said.totals.queued as u64),
             number(|said| said.totals.reconciles),
@@ -223,6 +267,7 @@ fn replicas(shards: &FleetShards, wide: bool) -> String {
         "STATE",
         "FENCE",
         "RANGES",
+        "LOAD",
         "KEYS",
         "WAITING",
         "RECONCILES",
@@ -231,15 +276,15 @@ fn replicas(shards: &FleetShards, wide: bool) -> String {
         "PEER ADDRESS",
         "INCARNATION",
     ];
-    let numbers = [3, 4, 5, 6, 7];
+    let numbers = [3, 4, 5, 6, 7, 8];
     match wide {
         true => table(header, &numbers, rows),
         false => {
-            let short = |row: [String; 11]| -> [String; 9] {
+            let short = |row: [String; 12]| -> [String; 10] {
                 let mut row = row.into_iter();
                 std::array::from_fn(|_| row.next().unwrap_or_default())
             };
-            let header: [&str; 9] = std::array::from_fn(|at| header[at]);
+            let header: [&str; 10] = std::array::from_fn(|at| header[at]);
             table(header, &numbers, rows.map(short))
         }
     }
@@ -262,6 +307,11 @@ pub fn shards(shards: &FleetShards, wide: bool) -> String {
         missing(&mut text, &shards.missing);
         return text;
     }
+    // Of a range that an operator has moved.
+    let home = |range: u16| {
+        let moved = shards.steering.moves.iter().find(|one| one.range == range);
+        moved.map_or_else(String::new, |one| one.home.clone())
+    };
     let rows = shards.ranges.iter().map(|range| {
         let owner = range.owner.clone().unwrap_or_default();
         let said = shards
@@ -273,15 +323,19 @@ pub fn shards(shards: &FleetShards, wide: bool) -> String {
         [
             range.range.to_string(),
             owner,
+            home(range.range),
             range.epoch.to_string(),
+            load(range.load),
             text(|said| said.state.clone()),
             text(|said| said.keys.to_string()),
             text(|said| said.queued.to_string()),
         ]
     });
     text += &table(
-        ["RANGE", "OWNER", "EPOCH", "STATE", "KEYS", "WAITING"],
-        &[0, 2, 4, 5],
+        [
+            "RANGE", "OWNER", "HOME", "EPOCH", "LOAD", "STATE", "KEYS", "WAITING",
+        ],
+        &[0, 3, 4, 6, 7],
         rows,
     );
     missing(&mut text, &shards.missing);
@@ -294,7 +348,7 @@ pub fn top(top: &Top, wide: bool) -> String {
         true => usize::MAX,
         false => ROWS_MAX / 2,
     };
-    let share = |load: f64| format!("{:.1}%", load * 100.0);
+    let share = load;
     let rate = |rate: f64| format!("{rate:.2}");
     let mut text = table(
         ["CONTROLLER", "RATE/S", "LOAD", "KEYS", "WAITING", "FAILING"],

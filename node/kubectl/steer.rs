@@ -50,6 +50,9 @@ struct Shown {
     /// Of a setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<f64>,
+    /// Of a move.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<String>,
     since: String,
     until: String,
     reason: String,
@@ -57,6 +60,11 @@ struct Shown {
 }
 
 impl Steered {
+    /// One more line for people.
+    pub fn say(&mut self, line: String) {
+        self.lines.push(line);
+    }
+
     /// As text.
     pub fn text(&self) -> String {
         self.lines.iter().map(|line| format!("{line}\n")).collect()
@@ -131,15 +139,17 @@ pub fn amount(setting: Setting, text: &str) -> Result<Amount, String> {
 
 /// A replica, as its Lease has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Running {
-    name: String,
+pub struct Running {
+    /// Its name.
+    pub name: String,
     /// `None` where the Lease has no holder.
     incarnation: Option<String>,
-    takes: bool,
+    /// Whether it may own ranges.
+    pub takes: bool,
 }
 
 /// The replicas of a list of Leases.
-fn running(list: &Value) -> Vec<Running> {
+pub fn running(list: &Value) -> Vec<Running> {
     let all = list["items"].as_array().into_iter().flatten();
     let read = |lease: &Value| {
         let said = &lease["metadata"]["annotations"];
@@ -232,12 +242,13 @@ pub struct Fleet {
 }
 
 /// The object, as it was read.
-struct Found {
-    orders: Orders,
+pub struct Found {
+    /// What it says.
+    pub orders: Orders,
     data: BTreeMap<String, String>,
     exists: bool,
     /// By the API server's clock, which replicas follow closer than a user's machine may.
-    now: Timestamp,
+    pub now: Timestamp,
 }
 
 impl Fleet {
@@ -259,7 +270,10 @@ impl Fleet {
     }
 
     /// Gives an order; what was changed, the orders after it, and when.
-    async fn place(
+    ///
+    /// # Errors
+    /// In words.
+    pub async fn place(
         &self,
         given: &Given,
         order: impl Fn(&Found) -> Result<Order, String>,
@@ -449,16 +463,25 @@ impl Fleet {
         Ok(steered)
     }
 
-    fn steered(&self, target: &Target, changed: bool, orders: &Orders, now: Timestamp) -> Steered {
+    /// What is printed of a change.
+    pub fn steered(
+        &self,
+        target: &Target,
+        changed: bool,
+        orders: &Orders,
+        now: Timestamp,
+    ) -> Steered {
         let held = orders.in_force(now).into_values();
         let shown = held.map(|order| Shown {
             order: match order.target {
                 Target::Replica(_) => "drain",
                 Target::Controller(_) | Target::Key { .. } => "pause",
                 Target::Setting { .. } => "set",
+                Target::Range(_) => "move",
             },
             target: order.target.to_string(),
             value: order.amount.map(Amount::value),
+            to: order.to.clone(),
             since: order.since.to_string(),
             until: order.until.to_string(),
             reason: order.reason.clone(),
@@ -483,7 +506,10 @@ impl Fleet {
     }
 
     /// Changes the object; what was changed, the orders after it, and when.
-    async fn edit(
+    ///
+    /// # Errors
+    /// In words.
+    pub async fn edit(
         &self,
         edit: impl Fn(&Found) -> Result<Edit, String>,
     ) -> Result<(Edit, Orders, Timestamp), Trouble> {
@@ -592,7 +618,10 @@ impl Fleet {
     }
 
     /// The fleet's Leases of a kind.
-    async fn leases(&self, kind: &str) -> Result<Value, Trouble> {
+    ///
+    /// # Errors
+    /// In words.
+    pub async fn leases(&self, kind: &str) -> Result<Value, Trouble> {
         let path = format!(
             "/apis/coordination.k8s.io/v1/namespaces/{}/leases?labelSelector=manifold.dev%2Ffleet%3D{}%2Cmanifold.dev%2Flease%3D{kind}",
             self.namespace, self.fleet
@@ -653,11 +682,13 @@ impl Fleet {
 }
 
 /// An order from now on, of nobody and without an end yet.
-fn order(target: &Target, now: Timestamp) -> Order {
+pub fn order(target: &Target, now: Timestamp) -> Order {
     Order {
         target: target.clone(),
         incarnation: None,
         amount: None,
+        to: None,
+        home: None,
         since: now,
         until: now,
         reason: String::new(),

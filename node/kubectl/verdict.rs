@@ -87,6 +87,18 @@ pub fn problems(shards: &FleetShards) -> Vec<String> {
             shards.steering.object
         ));
     }
+    for one in shards
+        .steering
+        .moves
+        .iter()
+        .filter(|one| one.without_effect)
+    {
+        problems.push(format!(
+            "range {} can't be moved to {}: no ready replica is called so, or one is of a build that knows no moves: kubectl \
+             manifold unmove {0}",
+            one.range, one.to
+        ));
+    }
     problems.extend(orders(shards));
     for one in &shards.missing {
         problems.push(format!("{} does not answer: {}", one.replica, one.why));
@@ -97,7 +109,10 @@ pub fn problems(shards: &FleetShards) -> Vec<String> {
 /// Replicas that do not go by the fleet's orders as the one that was asked does.
 fn orders(shards: &FleetShards) -> Vec<String> {
     let steering = &shards.steering;
-    let held = steering.pauses.len() + steering.drains.len() + steering.settings.len();
+    let held = steering.pauses.len()
+        + steering.drains.len()
+        + steering.settings.len()
+        + steering.moves.len();
     let asked = shards
         .replicas
         .iter()
@@ -154,6 +169,7 @@ mod tests {
                 range: 0,
                 owner: Some("a".to_owned()),
                 epoch: 1,
+                load: 0.0,
             }],
             ranges_total: 1,
             replicas: vec![ReplicaShards {
@@ -169,13 +185,26 @@ mod tests {
     #[test]
     fn each_trouble_of_a_fleet_is_found() {
         type Break = fn(&mut FleetShards);
-        let breaks: [(Break, &str); 11] = [
+        let breaks: [(Break, &str); 12] = [
             (
                 |fleet| {
                     let fault = "pause.x: it is no order".to_owned();
                     fleet.steering.faults.push(fault);
                 },
                 "an order has no effect: pause.x: it is no order",
+            ),
+            (
+                |fleet| {
+                    fleet.steering.moves.push(inspect::Moved {
+                        range: 7,
+                        to: "b".to_owned(),
+                        without_effect: true,
+                        ..inspect::Moved::default()
+                    });
+                    // It has read the order.
+                    fleet.replicas[0].orders = Some(OrdersRead::default());
+                },
+                "range 7 can't be moved to b:",
             ),
             (
                 |fleet| fleet.ranges[0].owner = None,

@@ -22,6 +22,7 @@ use std::{
 };
 
 use controllers_kit::{Descriptor, Key, Measure};
+use coordinator::Planned;
 use declared::Declared;
 use prometheus_client::{
     encoding::text::encode,
@@ -157,6 +158,11 @@ struct Families {
     paused_waiting: Gauges<1>,
     pauses: Gauges<2>,
     drains: Gauge<i64, AtomicI64>,
+    moves: Gauge<i64, AtomicI64>,
+    moves_without_effect: Gauge<i64, AtomicI64>,
+    plan: Gauge<i64, AtomicI64>,
+    plan_in_force: Gauge<i64, AtomicI64>,
+    imbalance: Gauge<f64, AtomicU64>,
     settings: Seconds<2>,
     steering_faults: Gauge<i64, AtomicI64>,
     steering_unread: Gauge<i64, AtomicI64>,
@@ -418,6 +424,32 @@ impl Metrics {
         self.families
             .drains
             .set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// How many moves of ranges hold.
+    pub fn moves(&self, count: usize) {
+        self.families
+            .moves
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// The fleet's plan of placement, and moves by order that have no effect.
+    pub fn placement(&self, planned: &Planned) {
+        let families = &self.families;
+        let idle = planned.pins.iter().filter(|pin| !pin.counts).count();
+        families
+            .moves_without_effect
+            .set(i64::try_from(idle).unwrap_or(i64::MAX));
+        families
+            .plan
+            .set(i64::try_from(planned.number).unwrap_or(i64::MAX));
+        families.plan_in_force.set(i64::from(planned.in_force));
+        // Who does not plan does not know it.
+        let imbalance = planned.spread.map_or(0.0, |(most, mean)| match mean {
+            0 => 1.0,
+            mean => most as f64 / mean as f64,
+        });
+        families.imbalance.set(imbalance);
     }
 
     /// The value that an order has set of a controller; 0 without one.
@@ -905,7 +937,8 @@ fn families(on: &mut Registering) -> Families {
             "What has happened to ownership here, by what: took_over, received, handed_over, handoff_failed, evicted, \
              fenced, reopened, self_evicted, deprived, dropped, joined, lease_damaged, ranges_doubtful (some member \
              has not said for a lease duration that it holds none of them), relinquished (given without state to a \
-             member that does not answer), holds, standby, false_proof (a replica that was said to have ended renews).",
+             member that does not answer), holds, standby, false_proof (a replica that was said to have ended renews), \
+             planned (this replica's plan moves a range), bad_plan (the fleet's plan can not be read).",
         ),
         cache_lag: on.seconds(
             "manifold_cache_lag_seconds",
@@ -991,6 +1024,31 @@ fn families(on: &mut Registering) -> Families {
         drains: on.add(
             "manifold_drains",
             "Drains of replicas that hold. Each replica says the same.",
+            Gauge::default(),
+        ),
+        moves: on.add(
+            "manifold_moves",
+            "Ranges that an order gives to another replica than placement would. Each replica says the same.",
+            Gauge::default(),
+        ),
+        moves_without_effect: on.add(
+            "manifold_moves_without_effect",
+            "Of these, those without effect: there is no such ready replica, or not all replicas follow such orders.",
+            Gauge::default(),
+        ),
+        plan: on.add(
+            "manifold_placement_plan",
+            "The number of the newest plan of placement; 0 where there never was one. Each replica says the same.",
+            Gauge::default(),
+        ),
+        plan_in_force: on.add(
+            "manifold_placement_plan_in_force",
+            "1 while ranges are placed by a plan, 0 while by equal numbers. Each replica says the same.",
+            Gauge::default(),
+        ),
+        imbalance: on.add(
+            "manifold_placement_imbalance",
+            "The load of the busiest replica over the mean: 1 is even. Said by the replica that plans, 0 by the others.",
             Gauge::default(),
         ),
         settings: on.seconds(

@@ -171,6 +171,8 @@ pub struct FleetOptions {
     pub settle_time: Duration,
     /// After an end without leaving, the share doubles in so long.
     pub slow_start_period: Duration,
+    /// Whether replicas are to have equal work, and not only equal numbers of ranges.
+    pub load_aware_placement: bool,
     /// The pod that it runs in, `<namespace>/<name>`; empty where there is none.
     pub pod: String,
     /// Where the kubelet finds what is to be said of the end of its container.
@@ -1031,6 +1033,7 @@ fn fleet(values: &Values, surroundings: &Surroundings, wrong: &mut Vec<String>) 
         expected_replicas: usize::try_from(expected).ok().filter(|count| *count > 0),
         settle_time: values.duration("settle-time"),
         slow_start_period: values.duration("slow-start-period"),
+        load_aware_placement: values.bool("load-aware-placement"),
         pod: pod(values, surroundings, wrong),
         termination_message: PathBuf::from(values.text("termination-message-path")),
         lock_dir: values.some("lock-dir").map(PathBuf::from),

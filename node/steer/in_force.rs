@@ -6,7 +6,7 @@ use std::{
 };
 
 use controllers_kit::{Key, Timestamp};
-use coordinator_core::Member;
+use coordinator_core::{Member, RangePin};
 use inspect::{Blocker, BlockerKind};
 use steering::{Amount, Order, Orders, Setting, Target};
 
@@ -21,6 +21,8 @@ pub struct InForce {
     settings: HashMap<(u16, Setting), Arc<Order>>,
     /// Drained replicas.
     drains: Vec<Arc<Order>>,
+    /// Ranges that are to be another replica's.
+    moves: BTreeMap<u16, RangePin>,
     /// How often that has changed.
     pub generation: u64,
 }
@@ -58,6 +60,12 @@ impl InForce {
                     }
                 }
                 Target::Replica(_) => found.drains.push(order),
+                Target::Range(range) => {
+                    if let Some(to) = &order.to {
+                        let (to, home) = (to.clone(), order.home.clone());
+                        found.moves.insert(*range, RangePin { to, home });
+                    }
+                }
             }
         }
         found
@@ -66,6 +74,11 @@ impl InForce {
     /// How many drains hold.
     pub fn drains(&self) -> usize {
         self.drains.len()
+    }
+
+    /// The replicas that ranges are to have, by the ranges' numbers.
+    pub fn moves(&self) -> &BTreeMap<u16, RangePin> {
+        &self.moves
     }
 
     /// The value that is set of a controller.
@@ -141,6 +154,8 @@ const CHANGED: &str = "SettingChanged";
 const RESTORED: &str = "SettingRestored";
 const DRAINED: &str = "Drained";
 const UNDRAINED: &str = "Undrained";
+const MOVED: &str = "Moved";
+const UNMOVED: &str = "Unmoved";
 
 /// What becomes of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,6 +204,14 @@ impl Change {
             (Target::Setting { .. }, Some(end)) => {
                 let message = format!("{target} as configured again: the order is over, {end}");
                 (RESTORED, message)
+            }
+            (Target::Range(_), None) => {
+                let to = self.order.to.as_deref().unwrap_or_default();
+                (MOVED, format!("{target} moved to {to} {order}"))
+            }
+            (Target::Range(_), Some(end)) => {
+                let message = format!("{target} goes home: the move is over, {end}");
+                (UNMOVED, message)
             }
             (Target::Replica(_), None) => (DRAINED, format!("{target} is drained {order}")),
             (Target::Replica(_), Some(end)) => (

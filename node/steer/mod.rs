@@ -175,6 +175,18 @@ impl Steering {
                     });
                     continue;
                 }
+                Target::Range(range) => {
+                    report.moves.push(inspect::Moved {
+                        range: *range,
+                        to: order.to.clone().unwrap_or_default(),
+                        since,
+                        until,
+                        reason,
+                        by,
+                        ..inspect::Moved::default()
+                    });
+                    continue;
+                }
                 Target::Setting {
                     controller,
                     setting,
@@ -497,7 +509,9 @@ impl Follower {
             let in_force = InForce::of(&after, &place, generation);
             self.measure(&in_force);
             self.set(&in_force);
+            let moves = in_force.moves().clone();
             self.shared.steering.set(in_force);
+            self.handle.pin(moves).await;
             for change in &changed {
                 tracing::info!("{}", change.event().1);
             }
@@ -520,6 +534,7 @@ impl Follower {
     fn measure(&mut self, in_force: &InForce) {
         let metrics = &self.shared.metrics;
         metrics.drains(in_force.drains());
+        metrics.moves(in_force.moves().len());
         for unit in &self.shared.units {
             let (whole, keys) = in_force.counts(unit.index);
             let values =
@@ -550,9 +565,13 @@ impl Follower {
         self.shared.writer.order_rates(&rates);
     }
 
-    /// What is said at the own Pod of this replica's own drain.
+    /// What is said at the own Pod of this replica's own drain, and of a range that is to come here.
     fn notice(&self, change: &Change) -> Option<Notice> {
-        let is_own = change.order.target == Target::Replica(self.shared.replica.clone());
+        let is_own = match &change.order.target {
+            Target::Replica(name) => *name == self.shared.replica,
+            Target::Range(_) => change.order.to.as_ref() == Some(&self.shared.replica),
+            Target::Controller(_) | Target::Key { .. } | Target::Setting { .. } => false,
+        };
         let (reason, message) = is_own.then(|| change.event())?;
         Some(Notice::normal(reason, message))
     }
@@ -590,7 +609,7 @@ impl Follower {
         for change in ended {
             let controller = match &change.order.target {
                 Target::Controller(controller) | Target::Key { controller, .. } => controller,
-                Target::Replica(_) | Target::Setting { .. } => continue,
+                Target::Replica(_) | Target::Setting { .. } | Target::Range(_) => continue,
             };
             let unit = self
                 .shared

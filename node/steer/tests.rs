@@ -22,6 +22,8 @@ fn order(target: Target, since: i64, until: i64) -> Order {
         target,
         incarnation: Some("i1".to_owned()),
         amount: None,
+        to: None,
+        home: None,
         since: at(since),
         until: at(until),
         reason: String::new(),
@@ -242,6 +244,7 @@ fn member(sign: &str) -> Member {
         fingerprints: String::new(),
         unreachable: String::new(),
         demand: None,
+        loads: std::sync::Arc::default(),
     }
 }
 

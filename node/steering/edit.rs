@@ -60,7 +60,9 @@ pub enum Refused {
     #[error("{0}")]
     Order(#[from] Unreadable),
     /// There are too many.
-    #[error("the fleet has {ORDERS_MAX} orders already: resume, unset or undrain something first")]
+    #[error(
+        "the fleet has {ORDERS_MAX} orders already: resume, unset, undrain or unmove something first"
+    )]
     Full,
 }
 

@@ -1,5 +1,5 @@
 //! Orders of operators to a fleet: a controller or a key is paused, a replica is drained, a controller has
-//! other workers or another rate of writes. Pure: the time is an argument.
+//! other workers or another rate of writes, a range is another replica's. Pure: the time is an argument.
 //!
 //! Orders are the fields of one ConfigMap in the fleet's namespace ([`object_name`]), a field for each, so
 //! that a merge patch of one field changes one order and two operators never overwrite each other. RBAC
@@ -41,6 +41,8 @@ pub const KEY_BYTES_MAX: usize = 400;
 pub const NAME_BYTES_MAX: usize = 253;
 /// The most workers that a controller can be given in each replica.
 pub const WORKERS_MAX: u32 = 1000;
+/// The most ranges that a fleet can have.
+pub const RANGES_MAX: u16 = 4096;
 /// The lowest rate of a controller's writes in each replica: below it, keys of many writes would wait for
 /// minutes, and `pause` is what is meant.
 pub const QPS_MIN: f64 = 0.1;

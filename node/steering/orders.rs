@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
     CLOCKS_APART_MAX, FAULTS_MAX, HOLDS_MAX, KEPT, KEY_BYTES_MAX, NAME_BYTES_MAX, ORDER_BYTES_MAX,
-    ORDERS_MAX, QPS_MAX, QPS_MIN, REASON_MAX, WORKERS_MAX,
+    ORDERS_MAX, QPS_MAX, QPS_MIN, RANGES_MAX, REASON_MAX, WORKERS_MAX,
 };
 
 /// How the field of a pause begins.
@@ -17,6 +17,8 @@ const PAUSE: &str = "pause.";
 const DRAIN: &str = "drain.";
 /// How the field of a setting begins.
 const SET: &str = "set.";
+/// How the field of a move begins.
+const MOVE: &str = "move.";
 
 /// What of a controller an order can set, in each replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -111,6 +113,8 @@ pub enum Target {
         /// Which of both.
         setting: Setting,
     },
+    /// A range is owned by another replica than placement would give it to.
+    Range(u16),
 }
 
 impl Target {
@@ -127,6 +131,7 @@ impl Target {
                 controller,
                 setting,
             } => format!("{SET}{controller}.{setting}"),
+            Self::Range(range) => format!("{MOVE}{range}"),
         }
     }
 }
@@ -141,6 +146,7 @@ impl fmt::Display for Target {
                 controller,
                 setting,
             } => write!(f, "{setting} of {controller}"),
+            Self::Range(range) => write!(f, "range {range}"),
         }
     }
 }
@@ -154,6 +160,10 @@ pub struct Order {
     pub incarnation: Option<String>,
     /// Of a setting: its value.
     pub amount: Option<Amount>,
+    /// Of a move: the replica that is to own the range.
+    pub to: Option<String>,
+    /// Of a move: the replica that owned it before, and will again.
+    pub home: Option<String>,
     /// When it was given.
     pub since: Timestamp,
     /// When it ends by itself.
@@ -219,6 +229,11 @@ impl Order {
                     (Setting::Workers, None) => {}
                 }
             }
+            Target::Range(range) => {
+                written.range = Some(*range);
+                written.to.clone_from(&self.to);
+                written.home.clone_from(&self.home);
+            }
         }
         // Plain texts and instants can always be written.
         serde_json::to_string(&written).unwrap_or_default()
@@ -249,6 +264,12 @@ struct Written {
     workers: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     qps: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    range: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    home: Option<String>,
     since: Option<Timestamp>,
     until: Option<Timestamp>,
     #[serde(default)]
@@ -270,7 +291,7 @@ pub enum Unreadable {
     #[error("{0:?} does not belong there")]
     Stray(&'static str),
     /// The field's name says no sort.
-    #[error("a field's name begins with {PAUSE:?}, {DRAIN:?} or {SET:?}")]
+    #[error("a field's name begins with {PAUSE:?}, {DRAIN:?}, {SET:?} or {MOVE:?}")]
     Sort,
     /// A controller that does not exist.
     #[error("there is no controller {name:?}{}", did_you_mean(.like))]
@@ -286,6 +307,9 @@ pub enum Unreadable {
     /// A replica that can't be one, or a start of it.
     #[error("{0:?} is no name of a replica, or of a start of it")]
     NoReplica(String),
+    /// A range that can't be.
+    #[error("there is no range {0}: a fleet has {RANGES_MAX} at most")]
+    NoRange(u16),
     /// A number of workers that can't be.
     #[error(
         "{0} workers can't be: give a whole number from 1 to {WORKERS_MAX}; `pause` stops a controller"
@@ -427,19 +451,25 @@ fn read(
     if text.len() > ORDER_BYTES_MAX {
         return Err(Unreadable::Bytes);
     }
-    let sort = [PAUSE, DRAIN, SET]
+    let sort = [PAUSE, DRAIN, SET, MOVE]
         .into_iter()
         .find(|sort| field.starts_with(sort))
         .ok_or(Unreadable::Sort)?;
     let written: Written = serde_json::from_str(text).map_err(|why| form(&why))?;
-    let (drains, sets) = (sort == DRAIN, sort == SET);
+    let (drains, sets, moves) = (sort == DRAIN, sort == SET, sort == MOVE);
     let stray = [
-        ("controller", drains && written.controller.is_some()),
+        (
+            "controller",
+            (drains || moves) && written.controller.is_some(),
+        ),
         ("key", sort != PAUSE && written.key.is_some()),
         ("replica", !drains && written.replica.is_some()),
         ("incarnation", !drains && written.incarnation.is_some()),
         ("workers", !sets && written.workers.is_some()),
         ("qps", !sets && written.qps.is_some()),
+        ("range", !moves && written.range.is_some()),
+        ("to", !moves && written.to.is_some()),
+        ("home", !moves && written.home.is_some()),
     ];
     if let Some((name, _)) = stray.into_iter().find(|(_, is)| *is) {
         return Err(Unreadable::Stray(name));
@@ -452,7 +482,7 @@ fn read(
         let name = given(name, "controller")?;
         controller(&name).map_err(|like| Unreadable::NoController { name, like })
     };
-    let (mut incarnation, mut amount) = (None, None);
+    let (mut incarnation, mut amount, mut to) = (None, None, None);
     let target = match (sort, written.key) {
         (DRAIN, _) => {
             incarnation = Some(given(written.incarnation, "incarnation")?);
@@ -473,6 +503,10 @@ fn read(
                 setting,
             }
         }
+        (MOVE, _) => {
+            to = Some(given(written.to, "to")?);
+            Target::Range(written.range.ok_or(Unreadable::Missing("range"))?)
+        }
         (_, Some(key)) => Target::Key {
             controller: of_controller(written.controller)?,
             key,
@@ -483,6 +517,8 @@ fn read(
         target,
         incarnation,
         amount,
+        to,
+        home: written.home,
         since: written.since.ok_or(Unreadable::Missing("since"))?,
         until: written.until.ok_or(Unreadable::Missing("until"))?,
         reason: written.reason,
@@ -512,6 +548,15 @@ impl Order {
         if let Target::Replica(name) = &self.target {
             let names = [Some(name), self.incarnation.as_ref()];
             if let Some(wrong) = names.into_iter().flatten().find(|name| !is_name(name)) {
+                return Err(Unreadable::NoReplica(wrong.clone()));
+            }
+        }
+        if let Target::Range(range) = self.target {
+            if range >= RANGES_MAX {
+                return Err(Unreadable::NoRange(range));
+            }
+            let names = [&self.to, &self.home].into_iter().flatten();
+            if let Some(wrong) = names.into_iter().find(|name| !is_name(name)) {
                 return Err(Unreadable::NoReplica(wrong.clone()));
             }
         }

@@ -24,6 +24,8 @@ fn order(target: Target, since: i64, until: i64) -> Order {
         target,
         incarnation: None,
         amount: None,
+        to: None,
+        home: None,
         since: at(since),
         until: at(until),
         reason: "a trial".to_owned(),
@@ -80,6 +82,15 @@ fn an_order_is_read_as_it_was_written() {
         drain("manifold-1", 0, 60),
         set(Setting::Workers, 20.0, 0, 60),
         set(Setting::Qps, 2.5, 0, 60),
+        Order {
+            to: Some("manifold-1".to_owned()),
+            home: Some("manifold-0".to_owned()),
+            ..order(Target::Range(17), 0, 60)
+        },
+        Order {
+            to: Some("manifold-1".to_owned()),
+            ..order(Target::Range(0), 0, 60)
+        },
     ];
     let read = Orders::read(&data(&given), &known);
     assert_eq!(read.faults, []);
@@ -150,7 +161,24 @@ fn what_can_not_be_read_has_no_effect_and_says_why() {
         (
             "hold.x",
             "{}",
-            "begins with \"pause.\", \"drain.\" or \"set.\"",
+            "begins with \"pause.\", \"drain.\", \"set.\" or \"move.\"",
+        ),
+        ("move.3", r#"{"range":3,TIMES}"#, "\"to\" is missing"),
+        ("move.3", r#"{"to":"r",TIMES}"#, "\"range\" is missing"),
+        (
+            "move.3",
+            r#"{"range":4096,"to":"r",TIMES}"#,
+            "there is no range 4096",
+        ),
+        (
+            "move.3",
+            r#"{"range":3,"to":"a b",TIMES}"#,
+            "\"a b\" is no name of a replica",
+        ),
+        (
+            "pause.x",
+            r#"{"controller":"deployment","to":"r",TIMES}"#,
+            "\"to\" does not belong there",
         ),
         (
             "pause.x",

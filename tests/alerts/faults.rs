@@ -393,6 +393,14 @@ pub(super) const FAULTS: &[Fault] = &[
         },
     ),
     fault(
+        "a range is moved to a replica that is gone",
+        "ManifoldMoveWithoutEffect",
+        |cluster, _| {
+            let each = cluster.each();
+            each.for_each(|target| target.set("manifold_moves_without_effect", 1.0));
+        },
+    ),
+    fault(
         "three replicas may not read the orders",
         "ManifoldOrdersUnread",
         |cluster, _| {

@@ -9,7 +9,7 @@ use std::{
 use super::{Config, Core, handoff::compatible, takeover::late_after};
 use crate::{
     event::{Effect, Fatal, Happening},
-    lease::{Holder, ReplicaLease, Status, Time, Version},
+    lease::{Follows, Holder, ReplicaLease, Status, Time, Version},
     mutation::broken,
     renewal::{OwnLease, OwnPhase},
     slow_start::Crashes,
@@ -318,6 +318,7 @@ impl Core {
                 status,
                 ended,
                 working: _,
+                loads: _,
                 deaths,
             } = &seen.lease;
             seen.renews
@@ -479,6 +480,10 @@ impl Core {
             pod: Arc::clone(&self.config.pod),
             question: self.published_question(now),
             replies: self.inquiries.replies.clone(),
+            follows: Follows {
+                pins: true,
+                plans: self.config.plans,
+            },
         };
         if self.own.published.as_ref() != Some(&status) {
             self.own.published = Some(status.clone());

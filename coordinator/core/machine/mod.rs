@@ -15,6 +15,7 @@
 mod handoff;
 mod inquiry;
 mod members;
+mod planning;
 mod ranges;
 mod takeover;
 mod view;
@@ -25,11 +26,13 @@ use self::{
     handoff::Handoff,
     inquiry::Inquiries,
     members::{Members, Own},
+    planning::Planning,
     ranges::Ranges,
     takeover::Takeover,
 };
 pub use self::{
     members::REPLICAS_MAX,
+    planning::{Pin as RangePin, Pinned, Planned},
     view::{Member, Move, RangeOwner, View, ViewFence},
 };
 use crate::{
@@ -83,6 +86,8 @@ pub struct Config {
     pub epoch_second: i64,
     /// Whether deaths are recorded, with the keys that were in flight.
     pub records_deaths: bool,
+    /// Whether plans of placement are followed and, by the first member, made.
+    pub plans: bool,
 }
 
 /// The machine: what it has seen, part by part, and the rules over all of it.
@@ -95,6 +100,7 @@ pub struct Core {
     takeover: Takeover,
     handoff: Handoff,
     inquiries: Inquiries,
+    planning: Planning,
     manager_lease: ManagerLease,
     fatal: bool,
 }
@@ -132,6 +138,7 @@ impl Core {
             takeover: Takeover::default(),
             handoff: Handoff::default(),
             inquiries: Inquiries::default(),
+            planning: Planning::default(),
             manager_lease: ManagerLease::default(),
             fatal: false,
         }
@@ -224,6 +231,7 @@ impl Core {
             // Who does not see the hold renewed may not know yet that the term is over.
             if self.manager_lease.term.is_some() && self.manager_lease.fresh {
                 self.hand_over(now, placed.as_deref(), out);
+                self.plan_ahead(now, out);
             }
         }
         self.finish_the_drain(now, out);
@@ -301,6 +309,10 @@ impl Core {
                     self.handoff.wished.insert(range, to);
                 }
             }
+            input @ (Input::Plan(_)
+            | Input::PlanGone(_)
+            | Input::PlanWritten(_)
+            | Input::Pins(_)) => self.absorb_plan(now, input, out),
             Input::Hold { term, fresh, other } => self.hold_changed(term, fresh, other, out),
             Input::Drain(until) => {
                 let before = self.own.drain_until;

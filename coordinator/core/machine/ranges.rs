@@ -8,12 +8,14 @@ use std::{
 use super::{
     Core, SHORT_PARTS,
     handoff::{Held, Kept, Phase, swap},
+    planning::Placement,
 };
 use crate::{
     event::{Effect, Happening},
-    lease::{EPOCH_END, Epoch, Holder, RangeId, RangeLease, Time, Version, Written, next_epoch},
+    lease::{
+        EPOCH_END, Epoch, Follows, Holder, RangeId, RangeLease, Time, Version, Written, next_epoch,
+    },
     mutation::broken,
-    placement::place_within,
     ring::Ring,
 };
 
@@ -26,12 +28,13 @@ const RANGES_PERIODS: u32 = 30;
 pub(super) struct Placed {
     pub(super) owners: Vec<Option<u16>>,
     pub(super) most: Vec<Option<u16>>,
-    pub(super) placed: Arc<[u16]>,
+    pub(super) follows: Follows,
+    pub(super) placement: Placement,
 }
 
 /// What follows from the rest of a state, kept to save time: no part of it when states are compared.
 #[derive(Clone, Debug)]
-pub(super) struct Memo<T>(Option<T>);
+pub(super) struct Memo<T>(pub(super) Option<T>);
 
 impl<T> Default for Memo<T> {
     fn default() -> Self {
@@ -613,6 +616,7 @@ impl Core {
         if self.ranges.read.is_none() || !self.members.known {
             return None;
         }
+        self.forget_who_is_home(now);
         let names = self.member_names();
         if self
             .ranges
@@ -638,7 +642,9 @@ impl Core {
                 .flatten()
         };
         let me = self.me();
-        let owners: Vec<Option<u16>> = (0..self.config.ranges)
+        let follows = self.followed_by(ring);
+        let pinned = self.pinned(ring, follows);
+        let mut owners: Vec<Option<u16>> = (0..self.config.ranges)
             .map(|range| {
                 let moving = self
                     .handoff
@@ -652,19 +658,22 @@ impl Core {
                 moving.or(claimed).or_else(of_lease).and_then(of)
             })
             .collect();
+        self.count_at_home(ring, &pinned, &mut owners);
         let share = |name: &String| self.members.seen.get(name)?.lease.status.share;
         let most: Vec<Option<u16>> = ring.members().iter().map(share).collect();
         if let Some(before) = &self.ranges.placed.0
             && before.owners == owners
-            && before.most == most
+            && (&before.most, before.follows) == (&most, follows)
         {
-            return Some(Arc::clone(&before.placed));
+            return Some(Arc::clone(&before.placement.placed));
         }
-        let placed: Arc<[u16]> = place_within(ring, &owners, &most).into();
+        let placement = self.place(ring, (&owners, &most), follows, &pinned);
+        let placed = Arc::clone(&placement.placed);
         self.ranges.placed = Memo(Some(Placed {
             owners,
             most,
-            placed: Arc::clone(&placed),
+            follows,
+            placement,
         }));
         Some(placed)
     }

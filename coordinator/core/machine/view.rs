@@ -4,8 +4,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde::Serialize;
 
-use super::Core;
+use super::{Core, planning::Planned};
 use crate::lease::{Epoch, Holder, Pin, RangeId, RangeLease, Time};
+use crate::load::Loads;
 
 /// The fleet as one replica sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -20,6 +21,8 @@ pub struct View {
     pub members: Vec<Member>,
     /// All ranges with a Lease, in order.
     pub ranges: Arc<[RangeOwner]>,
+    /// The fleet's plan of placement, and pins.
+    pub planned: Planned,
     /// The ranges held here, with their epochs.
     #[serde(skip)]
     pub own: Arc<BTreeMap<RangeId, Epoch>>,
@@ -67,6 +70,9 @@ pub struct Member {
     /// What it would write, as a class of the node's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub demand: Option<u8>,
+    /// What it says of its ranges' loads.
+    #[serde(skip)]
+    pub loads: Arc<Loads>,
 }
 
 /// A range's owner by its Lease.
@@ -173,10 +179,12 @@ impl Core {
                         fingerprints: seen.lease.status.fingerprints.to_string(),
                         unreachable: seen.lease.status.unreachable.to_string(),
                         demand: seen.lease.status.demand,
+                        loads: Arc::clone(&seen.lease.loads),
                     })
                 })
                 .collect(),
             ranges: self.owners(&before.ranges),
+            planned: self.planned(),
             own: match before
                 .own
                 .iter()

@@ -14,9 +14,9 @@ use std::{
 };
 
 use crate::{
-    Config, Core, Effect, Epoch, Gone, Holder, Input, NotSent, Offer, OwnPhase, RangeId,
-    RangeLease, Renewal, RenewalConfig, RenewalEffect, RenewalInput, ReplicaLease, Status, Time,
-    Version, Written, deaths::first_life, mutation::broken,
+    Config, Core, Effect, Epoch, Gone, Holder, Input, NotSent, Offer, OwnPhase, Plan, PlanLease,
+    RangeId, RangeLease, Renewal, RenewalConfig, RenewalEffect, RenewalInput, ReplicaLease, Status,
+    Time, Version, Written, deaths::first_life, mutation::broken,
 };
 
 const LEASE_DURATION: Duration = Duration::from_secs(5);
@@ -102,6 +102,9 @@ pub(super) struct Bounds {
 
 /// Ticks after the last fault in which the fleet must come to rest.
 const SETTLE: u32 = 45;
+
+/// For so long there is a plan.
+const PLANNED_TICKS: u32 = 8;
 
 /// The kinds of fault, to know which ones a run has seen.
 const STALL: u8 = 1;
@@ -300,6 +303,8 @@ pub(super) enum Fault {
     EditEpoch(RangeId),
     /// It is asked to leave; the process starts again later.
     Drain(usize),
+    /// A plan gives all ranges to this one; all see it, or it alone, and a while later it is gone.
+    Plan(usize, bool),
 }
 
 thread_local! {
@@ -348,6 +353,7 @@ impl Node {
                 slow_start: Duration::ZERO,
                 epoch_second: 0,
                 records_deaths: false,
+                plans: true,
             }),
             renewal: Renewal::new(
                 RenewalConfig {
@@ -954,6 +960,8 @@ impl World {
                     );
                 }
             }
+            // No plan is ever made here; those that are followed come by a fault.
+            Effect::WritePlan { .. } => {}
             Effect::Happened(_) => {}
             Effect::Fatal(_) => self.fail(Wrong::GaveUp),
         }
@@ -1294,6 +1302,7 @@ impl World {
                 faults.extend([4, 8].map(|ticks| Fault::Cut(at, ticks)));
                 if self.lies {
                     faults.extend([3, 8].map(|ticks| Fault::Mourned(at, ticks)));
+                    faults.extend([true, false].map(|all| Fault::Plan(at, all)));
                 }
                 faults.push(Fault::FreezeWatch(at, 7));
                 faults.extend([6, 0].map(|ticks| Fault::Stale(at, ticks)));
@@ -1397,6 +1406,7 @@ impl World {
             | Fault::Cut(..)
             | Fault::Mourned(..)
             | Fault::CutPeers
+            | Fault::Plan(..)
             | Fault::FreezeWatch(..) => OTHER,
         };
         match fault {
@@ -1464,6 +1474,7 @@ impl World {
                 self.wake_watches();
             }
             Fault::Drain(at) => self.drain(at),
+            Fault::Plan(to, all) => self.plan(to, all),
             Fault::Lose
             | Fault::LoseAnswer
             | Fault::Hold(_)
@@ -1488,6 +1499,25 @@ impl World {
                     | What::Renewal(_)
             )
         })
+    }
+
+    fn plan(&mut self, to: usize, all: bool) {
+        let members: Vec<String> = (0..self.nodes.len()).map(name).collect();
+        let ranges = self.tokens.len();
+        let plan = u16::try_from(to).map(|to| Plan::new(members, vec![to; ranges]));
+        let Ok(Ok(plan)) = plan else { return };
+        let lease = PlanLease {
+            version: self.next_version(),
+            number: 1,
+            text: plan.to_string(),
+            planner: name(to),
+        };
+        let gone = self.next_version();
+        for at in (0..self.nodes.len()).filter(|at| all || *at == to) {
+            self.push(at, What::Core(Input::Plan(lease.clone())));
+            let message = self.message(at, What::Core(Input::PlanGone(gone)));
+            self.push_later(PLANNED_TICKS, message);
+        }
     }
 
     fn drain(&mut self, at: usize) {

@@ -97,7 +97,7 @@ impl Range {
             steering::Target::Controller(controller)
             | steering::Target::Setting { controller, .. } => (controller, None),
             steering::Target::Key { controller, key } => (controller, Some(Key::parse(key))),
-            steering::Target::Replica(_) => return,
+            steering::Target::Replica(_) | steering::Target::Range(_) => return,
         };
         let Some(unit) = shared.units.iter().find(|unit| unit.name() == controller) else {
             return;

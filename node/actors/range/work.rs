@@ -22,6 +22,9 @@ use crate::queue::{Monotonic, Priority, Taken};
 use crate::reconcile::{Done, Job, Next, reconcile_with};
 use crate::shared::{Shared, Unit};
 
+/// A wait in the queue counts as work of the range up to this: what waits longer waits for others.
+const WAIT_COUNTED_MAX: Duration = Duration::from_secs(1);
+
 /// How long a handoff waits for events that are on their way.
 pub(super) const EVENTS_GRACE: Duration = Duration::from_millis(50);
 
@@ -213,6 +216,10 @@ impl Range {
             permit: permit.take(),
         };
         self.stats.tally.waited(job.waited);
+        // What was enqueued because a range was gained waits behind all others: that says nothing of its work.
+        if taken.priority == Priority::High {
+            self.stats.was_busy(taken.waited.min(WAIT_COUNTED_MAX));
+        }
         self.working.push((lane, taken.key));
         ctx.spawn(reconcile_with(shared, job, care).into_actor(self).map(
             move |done, range, ctx| {
@@ -318,6 +325,7 @@ impl Range {
             .take()
             .map_or_else(Heat::default, |last| last.heat);
         heat.add(now, done.took);
+        self.stats.was_busy(now.saturating_sub(done.since));
         known.last = Some(Box::new(Last {
             trouble: done.trouble,
             waits: done.waits,

@@ -1,7 +1,8 @@
 //! The orders of operators to the fleet.
 
+use coordinator::ReplicaLease;
 use serde_json::{Map, Value, json};
-use steering::{Order, Target};
+use steering::{Order, Orders, Target};
 
 use super::{Finding, rights::INSTALL, some};
 use crate::facts::Facts;
@@ -40,6 +41,16 @@ pub(super) fn orders(facts: &Facts) -> Finding {
             )],
         );
     }
+    let gone = targets_gone(facts, orders);
+    if !gone.is_empty() {
+        return Finding::warning(
+            format!(
+                "moves have no effect, since no ready replica is called so: {}",
+                some(&gone)
+            ),
+            ["kubectl manifold unmove RANGE, or move it to a replica that is there"],
+        );
+    }
     let held: Vec<String> = orders
         .in_force(facts.now)
         .into_values()
@@ -51,8 +62,32 @@ pub(super) fn orders(facts: &Facts) -> Finding {
     })
 }
 
+/// Moves to replicas that are not there, as `range 7 to manifold-9`.
+fn targets_gone(facts: &Facts, orders: &Orders) -> Vec<String> {
+    let Some(fleet) = facts.fleet() else {
+        return Vec::new();
+    };
+    let takes = |name: &str| {
+        let mut replicas = fleet.replicas.iter();
+        let takes = |said: &ReplicaLease| {
+            let status = &said.status;
+            status.ready && !status.draining && !status.stale
+        };
+        replicas.any(|one| one.said.name == name && one.is_live() && takes(&one.said))
+    };
+    let moves = orders
+        .in_force(facts.now)
+        .into_values()
+        .filter_map(|order| {
+            let to = order.to.as_deref()?;
+            (!takes(to)).then(|| format!("{} to {to}", order.target))
+        });
+    moves.collect()
+}
+
 fn shown(order: &Order) -> String {
     let what = match (&order.target, order.amount) {
+        (Target::Range(_), _) => format!("moved to {}", order.to.as_deref().unwrap_or_default()),
         (Target::Controller(_) | Target::Key { .. }, _) => "paused".to_owned(),
         (Target::Replica(_), _) => "drained".to_owned(),
         (Target::Setting { .. }, None) => "set".to_owned(),

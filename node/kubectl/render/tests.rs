@@ -2,7 +2,8 @@
 
 use inspect::{
     BlockerKind, BusyController, BusyKey, BusyRange, ControllerState, Drain, Fence, Hidden,
-    LastAttempt, Member, Missing, OwnedRange, Pause, RangeOwner, ReplicaShards, Setting, Totals,
+    LastAttempt, Member, Missing, Moved, OwnedRange, Pause, Placement, RangeOwner, ReplicaShards,
+    Setting, Totals,
 };
 
 use super::*;
@@ -20,6 +21,7 @@ fn fleet() -> FleetShards {
         range,
         owner: owner.map(str::to_owned),
         epoch: 3,
+        load: owner.map_or(0.0, |_| 0.034),
     };
     FleetShards {
         replica: "manifold-0".to_owned(),
@@ -183,9 +185,9 @@ fn status_says_what_is_wrong() {
          |Ranges:   1 owned of 2
          |Keys:     12, 1 waiting, 3 failing
          |
-         |REPLICA       STATE      FENCE   RANGES   KEYS   WAITING   RECONCILES   WRITES   VERSION
-         |manifold-0*   ready      open         1     12         1          345       67   0.1.0
-         |manifold-1    starting   ?            ?      ?         ?            ?        ?   0.1.0
+         |REPLICA       STATE      FENCE   RANGES   LOAD   KEYS   WAITING   RECONCILES   WRITES   VERSION
+         |manifold-0*   ready      open         1   0.0%     12         1          345       67   0.1.0
+         |manifold-1    starting   ?            ?   0.0%      ?         ?            ?        ?   0.1.0
          |
          |FAILING KEY   CONTROLLER              FAILURES   BLOCKED BY
          |shop/web-1    replicaset-controller          7   quota resourcequotas shop/few
@@ -250,20 +252,54 @@ fn status_shows_what_is_paused_and_who_is_drained() {
 }
 
 #[test]
+fn status_shows_what_is_moved_and_by_which_plan_ranges_are_placed() {
+    let mut fleet = fleet();
+    let moved = |range, to: &str, without_effect| Moved {
+        range,
+        to: to.to_owned(),
+        home: "manifold-1".to_owned(),
+        without_effect,
+        until: "2026-11-26T12:30:00Z".to_owned(),
+        by: "jo".to_owned(),
+        ..Moved::default()
+    };
+    fleet.steering.moves = vec![moved(0, "manifold-0", false), moved(7, "manifold-9", true)];
+    is(
+        moves(&fleet).trim_start(),
+        "|MOVED     TO                       HOME         UNTIL                  BY   REASON
+         |range 0   manifold-0               manifold-1   2026-11-26T12:30:00Z   jo
+         |range 7   manifold-9 (no effect)   manifold-1   2026-11-26T12:30:00Z   jo",
+    );
+    let wide = shards(&fleet, true);
+    assert!(wide.contains("manifold-0   manifold-1       3"), "{wide}");
+    assert_eq!(placement(&fleet), "");
+    fleet.placement = Placement {
+        in_force: true,
+        plan: 3,
+        planner: "manifold-0".to_owned(),
+        ..Placement::default()
+    };
+    is(
+        placement(&fleet).trim_start(),
+        "|Placement: by load, plan 3 of manifold-0",
+    );
+}
+
+#[test]
 fn shards_are_shown_by_replica_or_by_range() {
     is(
         &shards(&fleet(), false),
-        "|REPLICA       STATE      FENCE   RANGES   KEYS   WAITING   RECONCILES   WRITES   VERSION
-         |manifold-0*   ready      open         1     12         1          345       67   0.1.0
-         |manifold-1    starting   ?            ?      ?         ?            ?        ?   0.1.0
+        "|REPLICA       STATE      FENCE   RANGES   LOAD   KEYS   WAITING   RECONCILES   WRITES   VERSION
+         |manifold-0*   ready      open         1   0.0%     12         1          345       67   0.1.0
+         |manifold-1    starting   ?            ?   0.0%      ?         ?            ?        ?   0.1.0
          |× without owner: 1
          |‼ manifold-1 does not answer: no answer within 3s",
     );
     is(
         &shards(&fleet(), true),
-        "|RANGE   OWNER        EPOCH   STATE    KEYS   WAITING
-         |    0   manifold-0       3   active     12         1
-         |    1                    3   ?           ?         ?
+        "|RANGE   OWNER        HOME   EPOCH   LOAD   STATE    KEYS   WAITING
+         |    0   manifold-0              3   3.4%   active     12         1
+         |    1                           3   0.0%   ?           ?         ?
          |‼ manifold-1 does not answer: no answer within 3s",
     );
 }
