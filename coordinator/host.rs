@@ -61,8 +61,8 @@ pub trait RangeHost: Send + Sync + 'static {
     fn working(&self) -> Vec<Work> {
         Vec::new()
     }
-    /// What the replica's Lease is to say of its ranges' work. Asked before each renewal; what has not changed
-    /// enough is as before.
+    /// What the replica's Lease is to say of its ranges' work. Asked before each renewal; what has not
+    /// changed enough is as before.
     fn loads(&self) -> Arc<Loads> {
         Arc::default()
     }

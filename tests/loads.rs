@@ -1,6 +1,6 @@
 //! Replicas get equal work: hot ranges part, equal loads move nothing, and an operator's move holds.
 //!
-//! The work are Deployments without pods that are changed in turn; whose key is in which range its owner says.
+//! The work are Deployments without pods that are changed in turn; the owner of a key says its range.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

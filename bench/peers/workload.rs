@@ -89,7 +89,7 @@ impl Board {
                     Change::Gone(deployment) => {
                         book.remove(deployment.metadata.name.as_deref().unwrap_or_default());
                     }
-                    Change::Anew => book.clear(),
+                    Change::Again => book.clear(),
                 }
             })
             .await;

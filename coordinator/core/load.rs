@@ -102,8 +102,8 @@ impl FromIterator<(RangeId, Level)> for Loads {
     }
 }
 
-/// As `<range>:<level><level>…,<range>:<level>…`: the first range of each run in decimals, a level for each of
-/// its ranges as two hexadecimal digits.
+/// As `<range>:<level><level>…,<range>:<level>…`: the first range of each run in decimals, a level for each
+/// of its ranges as two hexadecimal digits.
 impl fmt::Display for Loads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut next = None;

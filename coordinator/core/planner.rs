@@ -222,7 +222,7 @@ impl Planner {
     }
 
     /// This replica does not plan now: loads are waited for again when it does.
-    pub fn stands_by(&mut self) {
+    pub fn pauses(&mut self) {
         self.uneven_since = None;
         self.said.clear();
     }
@@ -268,7 +268,7 @@ impl Planner {
     ) -> Option<Shift> {
         if self.members != members {
             self.members = members.to_vec();
-            self.stands_by();
+            self.pauses();
             return None;
         }
         self.moved.retain(|_, at| now < *at + RESTS_FOR);

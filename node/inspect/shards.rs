@@ -118,7 +118,7 @@ pub struct Moved {
     pub to: String,
     /// The replica that owns it otherwise; empty where that is not known.
     pub home: String,
-    /// Whether the order has no effect, since there is no such replica or not all replicas follow such orders.
+    /// Whether the order has no effect: there is no such replica, or not all replicas follow such orders.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub without_effect: bool,
     /// When it was moved.

@@ -312,7 +312,7 @@ impl Core {
             .as_ref()
             .filter(|ring| self.plans_for(ring))
         else {
-            self.planning.planner.stands_by();
+            self.planning.planner.pauses();
             (self.planning.spread, self.planning.outdated_since) = (None, None);
             return;
         };

@@ -207,8 +207,8 @@ fn a_range_that_has_moved_is_as_much_work_as_before_until_its_new_owner_knows() 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// With loads that stay, moves come to an end, each range that is hot moves once at most, none comes back,
-    /// and at the end no member has more than a fifth too much that could be taken from it.
+    /// With loads that stay, moves come to an end, each range that is hot moves once at most, none comes
+    /// back, and at the end no member has more than a fifth too much that could be taken from it.
     #[test]
     fn random_loads_come_to_rest(
         members in 1_usize..8,

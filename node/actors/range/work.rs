@@ -216,7 +216,7 @@ impl Range {
             permit: permit.take(),
         };
         self.stats.tally.waited(job.waited);
-        // What was enqueued because a range was gained waits behind all others: that says nothing of its work.
+        // Keys of a range that was gained wait behind all others: that says nothing of its work.
         if taken.priority == Priority::High {
             self.stats.was_busy(taken.waited.min(WAIT_COUNTED_MAX));
         }

@@ -66,11 +66,7 @@ fn quota() -> Blocker {
 fn attempt(time: &str) -> Attempt {
     Attempt {
         at: format!("2026-01-01T{time}.123Z"),
-<<<<<<< ours
         waited_ms: Some(12),
-=======
-        waited_ms: Some(3),
->>>>>>> theirs
         took_ms: 4.2,
         result: "error".to_owned(),
         error: "create pods shop/web-1-x (forbidden): exceeded quota".to_owned(),
