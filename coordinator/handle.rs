@@ -1021,8 +1021,8 @@ impl Handle {
         let _ = self.0.actor.send(Feed(vec![input])).await;
     }
 
-    /// From now on the own Lease says what the node would write, as a class of the node's. Members' classes are
-    /// in the [`View`].
+    /// From now on the own Lease says what the node would write, as a class of the node's. Members' classes
+    /// are in the [`View`].
     pub async fn demands(&self, class: u8) {
         // A coordinator that has stopped says nothing any more.
         let _ = self.0.actor.send(Feed(vec![Input::Demand(class)])).await;

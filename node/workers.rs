@@ -2,9 +2,9 @@
 //! configuration file say how many; an order goes before them for as long as it holds. Both can change while
 //! keys are in flight.
 //!
-//! Where nobody has set the number, upstream's default is where it starts from: it grows while keys wait for a
-//! worker though the API server and the allowance of requests have room, and falls back afterwards. Answers 429
-//! lower any number that no order has set.
+//! Where nobody has set the number, upstream's default is where it starts from: it grows while keys wait for
+//! a worker though the API server and the allowance of requests have room, and falls back afterwards. Answers
+//! 429 lower any number that no order has set.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -13,8 +13,8 @@ use std::sync::{
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Where the number is the default's, it grows up to this many times as much: what limits a controller then is
-/// the allowance of requests, not how long each of them takes.
+/// Where the number is the default's, it grows up to this many times as much: what limits a controller then
+/// is the allowance of requests, not how long each of them takes.
 const GROWTH_MAX: usize = 4;
 
 /// What a controller's last second was like.

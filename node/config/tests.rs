@@ -78,7 +78,7 @@ fn each_flag_has_a_field_or_a_reason_for_having_none() {
             }
         }
     }
-    assert_eq!(specs.len(), 184);
+    assert_eq!(specs.len(), 185);
     assert_eq!(
         without.keys().copied().collect::<Vec<_>>(),
         ["config", "help", "leader-migration-config", "version"]
@@ -150,7 +150,7 @@ fn every_flag_with_another_value_comes_back_from_the_file_that_says_it() {
         assert_eq!(values.origin(spec.name), Some(Origin::File), "{word}");
         all.push(word);
     }
-    assert_eq!(seen, 180);
+    assert_eq!(seen, 181);
     // All at once, in YAML and in JSON.
     let words: Vec<&str> = all.iter().map(String::as_str).collect();
     let flags = parsed(&words);

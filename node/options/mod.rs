@@ -1049,7 +1049,9 @@ fn shadow(
 ) -> Option<ShadowOptions> {
     if !values.bool("shadow") {
         for flag in ["shadow-patience", "shadow-for"] {
-            if values.given(flag) {
+            // A file that lists every field with its default asks for nothing.
+            let spec = values.specs().iter().find(|spec| spec.name == flag);
+            if values.given(flag) && spec.is_some_and(|spec| *values.get(flag) != spec.default) {
                 wrong.push(format!(
                     "--{flag} needs --shadow: without it nothing is compared"
                 ));
