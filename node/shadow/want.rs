@@ -272,6 +272,9 @@ pub fn nearest(want: &Want, seen: &AnyObject, slack: Duration) -> Option<Mismatc
     differ(&ours, &theirs, lists, slack)
 }
 
+/// By how long endpoints lag behind what they follow is measured with it.
+const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+
 /// What differs each time that it is made, or may not be shown: whether it is there is compared.
 fn hide(resource: &Resource, object: &mut Value) {
     const THERE: &str = "(not compared)";
@@ -284,6 +287,14 @@ fn hide(resource: &Resource, object: &mut Value) {
                 }
             }
         }
+    }
+    // When a manager reacted to which of several changes first is its own.
+    if let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut)
+        && let Some(annotations) = meta.get_mut("annotations").and_then(Value::as_object_mut)
+        && annotations.remove(TRIGGER_TIME).is_some()
+        && annotations.is_empty()
+    {
+        meta.remove("annotations");
     }
     if resource.plural == "certificatesigningrequests" {
         let certificate = object.pointer_mut("/status/certificate");

@@ -147,11 +147,12 @@ fn keys<'a>(shared: &'a Shared, act: Act, change: &Change) -> Vec<(&'a Unit, Key
     };
     let resource = newest.resource();
     let version = newest.metadata().resource_version;
-    let dyn_change = DynChange {
-        old: change.old.as_ref(),
-        new: change.new.as_ref(),
-        version,
-    };
+    // A deletion concerns, too, the keys that its creation woke: the garbage
+    // collector's key of a dependent is woken by its existence.
+    let mut ways = vec![(change.old.as_ref(), change.new.as_ref())];
+    if act == Act::Deletes {
+        ways.push((None, change.old.as_ref()));
+    }
     let mut found = Vec::new();
     for unit in shared.units.iter().filter(|unit| may(unit, act, resource)) {
         let mut keys = BTreeSet::new();
@@ -164,8 +165,10 @@ fn keys<'a>(shared: &'a Shared, act: Act, change: &Change) -> Vec<(&'a Unit, Key
             for one in &unit.subscriptions {
                 let of = one.resource;
                 let same = (of.group, of.plural) == (resource.group, resource.plural);
-                if same && std::ptr::eq(of, resource) {
-                    (one.wake)(dyn_change, view, &mut add);
+                for (old, new) in ways.iter().copied() {
+                    if same && std::ptr::eq(of, resource) {
+                        (one.wake)(DynChange { old, new, version }, view, &mut add);
+                    }
                 }
             }
             let catalogue = view.catalogue();
@@ -181,16 +184,11 @@ fn keys<'a>(shared: &'a Shared, act: Act, change: &Change) -> Vec<(&'a Unit, Key
                             object.metadata().clone(),
                         ))
                     };
-                    let (old, new) = (
-                        change.old.as_ref().map(partial),
-                        change.new.as_ref().map(partial),
-                    );
-                    let change = DynChange {
-                        old: old.as_ref(),
-                        new: new.as_ref(),
-                        version,
-                    };
-                    (one.wake)(change, view, &mut add);
+                    for (old, new) in ways.iter().copied() {
+                        let (old, new) = (old.map(partial), new.map(partial));
+                        let (old, new) = (old.as_ref(), new.as_ref());
+                        (one.wake)(DynChange { old, new, version }, view, &mut add);
+                    }
                 }
             }
         });
