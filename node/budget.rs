@@ -50,8 +50,9 @@ pub async fn follow(parts: Parts) {
         if divides {
             average += NEWEST * ((taken - before) as f64 - average);
             before = taken;
-            // What waits would have been sent, had it been allowed.
-            if let Some(demand) = published.next(now, average + waiting as f64) {
+            // What waits would have been sent, had it been allowed; nobody can send more than all of it.
+            let wanted = (average + waiting as f64).min(limiters.configured());
+            if let Some(demand) = published.next(now, wanted) {
                 handle.demands(demand.class()).await;
             }
         }

@@ -393,6 +393,8 @@ pub async fn change(api: &Api<Deployment>, stream: &Shared, name: &str, seconds:
         return;
     }
     let since = Instant::now();
+    // Below progressDeadlineSeconds, as the API server asks.
+    let seconds = seconds % 599;
     let generation = touch(api, name, seconds).await.expect("it is taken");
     lock(stream)
         .waiting

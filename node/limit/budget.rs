@@ -11,14 +11,14 @@ use crate::queue::Monotonic;
 
 /// This part of the allowance is divided evenly, so that a replica which has had nothing to send can begin at
 /// once; the rest follows the demand.
-const EVEN: f64 = 1.0 / 8.0;
+const EVEN: f64 = 1.0 / 4.0;
 
 /// A demand below this number of requests a second is none.
 const DEMAND_MIN: f64 = 0.02;
 
 /// A demand is published as lower once it has been lower for this long: each change is one more annotation
 /// in a renewal and one more decision of every member.
-const LOWER_AFTER: Duration = Duration::from_secs(15);
+const LOWER_AFTER: Duration = Duration::from_secs(5);
 
 /// Between two cuts by back-pressure: answers to requests that were in flight together count once.
 const CUT_EVERY: Duration = Duration::from_secs(1);
@@ -206,9 +206,9 @@ mod tests {
         let expected = [
             (2, Demand::of(8.0)),
             (4, Demand::of(30.0)),
-            (22, Demand::of(1.0)),
-            (38, Demand::of(0.5)),
-            (54, Demand::of(0.0)),
+            (12, Demand::of(1.0)),
+            (18, Demand::of(0.5)),
+            (33, Demand::of(0.0)),
         ];
         assert_eq!(said, expected);
     }
@@ -220,10 +220,10 @@ mod tests {
             (vec![of(0.0)], vec![1.0]),
             (vec![of(50.0)], vec![1.0]),
             (vec![of(0.0), of(0.0)], vec![0.5, 0.5]),
-            (vec![of(8.0), of(0.0)], vec![0.9375, 0.0625]),
+            (vec![of(8.0), of(0.0)], vec![0.875, 0.125]),
             (
                 vec![of(8.0), of(8.0), of(16.0), of(0.0)],
-                vec![0.25, 0.25, 0.46875, 0.03125],
+                vec![0.25, 0.25, 0.4375, 0.0625],
             ),
             // An older build publishes nothing.
             (vec![of(8.0), None], vec![0.5, 0.5]),
@@ -244,7 +244,7 @@ mod tests {
         }
         // One that joins is no member yet: it begins with its even part.
         let members = [("a", of(8.0)), ("b", of(8.0)), ("c", of(8.0))];
-        assert!((part("d", &members) - 1.0 / 32.0).abs() < 1e-9);
+        assert!((part("d", &members) - 1.0 / 16.0).abs() < 1e-9);
         assert!((part("a", &[]) - 1.0).abs() < 1e-9);
     }
 

@@ -178,6 +178,14 @@ impl Limiters {
         }
     }
 
+    /// Requests a second of flags and file; infinite without a limit.
+    pub fn configured(&self) -> f64 {
+        match self.state().configured.0 {
+            qps if qps > 0.0 => qps,
+            _ => f64::INFINITY,
+        }
+    }
+
     /// Whether the API server has answered 429 since that was asked for.
     pub fn was_throttled(&self) -> bool {
         self.throttled.swap(false, Ordering::Relaxed)

@@ -15,6 +15,7 @@ use super::work::object_of;
 use crate::quarantine;
 use crate::quarantine::{PASS_SPACING, Verdict};
 use crate::queue::{Monotonic, Priority, Taken};
+use crate::shared::Unit;
 use crate::steer::SPEAKER;
 use crate::steer::in_force::Change;
 
@@ -95,11 +96,14 @@ impl Range {
         let shared = Arc::clone(&self.shared);
         let (controller, key) = match &change.order.target {
             steering::Target::Controller(controller)
-            | steering::Target::Setting { controller, .. } => (controller, None),
-            steering::Target::Key { controller, key } => (controller, Some(Key::parse(key))),
-            steering::Target::Replica(_) | steering::Target::Range(_) => return,
+            | steering::Target::Setting { controller, .. } => (Some(controller), None),
+            steering::Target::Key { controller, key } => (Some(controller), Some(Key::parse(key))),
+            // Of no controller: any of them lends its sender.
+            steering::Target::Range(_) => (None, None),
+            steering::Target::Replica(_) => return,
         };
-        let Some(unit) = shared.units.iter().find(|unit| unit.name() == controller) else {
+        let is_named = |unit: &&Unit| controller.is_none_or(|name| unit.name() == name);
+        let Some(unit) = shared.units.iter().find(is_named) else {
             return;
         };
         let range = key
