@@ -609,7 +609,7 @@ fn a_rate_and_workers_that_are_set_hold_through_a_kill_until_they_are_taken_back
         let control_plane = judged().await?;
         let client = control_plane.client().await?;
         let operator = steerer(&control_plane).await?;
-        let fleet = fleet(&control_plane).await?;
+        let fleet = fleet_of(&control_plane, &["--adaptive-workers=false"]).await?;
         let mut replicas = fleet.start_all(REPLICAS).await?;
         let namespace = control_plane.namespace("slowed").await?;
         let api: Api<Deployment> = Api::namespaced(client.clone(), &namespace);
