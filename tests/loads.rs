@@ -192,6 +192,7 @@ async fn metric(replicas: &[Replica], name: &str) -> Result<Vec<f64>> {
 }
 
 #[test]
+#[ignore = "minutes: cargo parity"]
 fn hot_ranges_part_one_after_the_other_and_no_key_waits() {
     let _alone = alone();
     run_test(async {
@@ -283,6 +284,7 @@ fn hot_ranges_part_one_after_the_other_and_no_key_waits() {
 }
 
 #[test]
+#[ignore = "minutes: cargo parity"]
 fn equal_loads_move_nothing() {
     let _alone = alone();
     run_test(async {
