@@ -16,6 +16,7 @@ const APPLIED: &[[&str; 2]] = &[
     ["-k", "rbac"],
     ["-k", "fence"],
     ["-k", "base"],
+    ["-k", "shadow"],
     ["-k", "overlays/autoscaled"],
     ["-k", "overlays/five"],
     ["-k", "overlays/jaeger"],
@@ -34,6 +35,9 @@ fn the_server_accepts_everything_in_deploy() {
             .kubectl(&["-n", "kube-system", "create", "serviceaccount", "default"])
             .await?;
         let deploy = workspace_root().join("deploy");
+        // A dry run makes no namespace for what follows it.
+        let namespace = deploy.join("shadow/namespace.yaml").display().to_string();
+        control_plane.kubectl(&["apply", "-f", &namespace]).await?;
         for [flag, path] in APPLIED {
             let path = deploy.join(path).display().to_string();
             let said = control_plane

@@ -31,7 +31,7 @@ const DECIDED: Duration = Duration::from_secs(90);
 const REPLICAS: usize = 2;
 
 /// Those of `cargo verify`: one each of what controllers do.
-const SELECTION: [&str; 12] = [
+const SELECTION: [&str; 11] = [
     "deployment-rolling-default",
     "job-simple",
     "statefulset-rolling",
@@ -39,7 +39,6 @@ const SELECTION: [&str; 12] = [
     "cronjob-forbid",
     "garbage-background",
     "garbage-deployment",
-    "endpoints-plain",
     "nodes-joins",
     "nodes-not-ready",
     "nodes-taint-evicts",
