@@ -43,7 +43,7 @@ const SLACK: Duration = Duration::from_secs(1);
 /// A replica that is to panic has work within this.
 const WORKS: Duration = Duration::from_secs(20);
 /// What every reconcile of a key comes to, in a task on one of the threads that have the ranges.
-const IN_A_TASK: &str = "5Range8finished";
+const IN_A_TASK: &str = "Range$GT$8finished";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
