@@ -186,15 +186,9 @@ mod tests {
             name: name.to_owned(),
             incarnation: "i".to_owned(),
             address: format!("{name}:1"),
-            pin: None,
             ready,
             draining,
-            stale: false,
-            version: String::new(),
-            fingerprints: String::new(),
-            unreachable: String::new(),
-            demand: None,
-            loads: std::sync::Arc::default(),
+            ..Member::default()
         };
         let view = View {
             replica: "a".to_owned(),

@@ -560,13 +560,8 @@ fn member(name: &str, pin: Option<Pin>) -> Member {
         address: "127.0.0.1:1".to_owned(),
         pin,
         ready: true,
-        draining: false,
-        stale: false,
         version: "0.1.0".to_owned(),
-        fingerprints: String::new(),
-        unreachable: String::new(),
-        demand: None,
-        loads: Arc::default(),
+        ..Member::default()
     }
 }
 

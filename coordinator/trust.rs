@@ -82,13 +82,7 @@ mod tests {
             address: (*address).to_owned(),
             pin: pin.map(|byte| Pin([byte; 32])),
             ready: true,
-            draining: false,
-            stale: false,
-            version: String::new(),
-            fingerprints: String::new(),
-            unreachable: String::new(),
-            demand: None,
-            loads: std::sync::Arc::default(),
+            ..Member::default()
         });
         View {
             members: members.collect(),

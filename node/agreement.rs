@@ -139,16 +139,10 @@ mod tests {
         Member {
             name: name.to_owned(),
             incarnation: "i".to_owned(),
-            address: String::new(),
             ready: true,
-            draining: false,
-            stale: false,
             version: "0.1.0".to_owned(),
             fingerprints: fingerprints.to_owned(),
-            unreachable: String::new(),
-            demand: None,
-            loads: Arc::default(),
-            pin: None,
+            ..Member::default()
         }
     }
 

@@ -49,7 +49,7 @@ pub struct Tally {
     waited_us: AtomicU64,
 }
 
-fn micros(time: Duration) -> u64 {
+pub(crate) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 

@@ -493,7 +493,7 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     });
     unit.metrics.planned(thinking.elapsed());
     stage.count("objects", view.objects());
-    let read = |next| Attempt {
+    let ended = |next| Attempt {
         objects: view.objects(),
         ..Attempt::ended(next)
     };
@@ -504,17 +504,17 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
             stage.word("refusal", "wait");
             return Attempt {
                 waits: Some(why),
-                ..read(Next::Change)
+                ..ended(Next::Change)
             };
         }
         Ok(Err(Refusal::Retry(why))) => {
             stage.fail(&why);
-            return read(Next::Backoff { why, error: true });
+            return ended(Next::Backoff { why, error: true });
         }
         Ok(Err(Refusal::Expected(why))) => {
             return Attempt {
                 expected: true,
-                ..read(Next::Backoff { why, error: true })
+                ..ended(Next::Backoff { why, error: true })
             };
         }
         Err(panic) => return panicked(shared, job, &panic),
@@ -524,7 +524,7 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     {
         return breached(shared, job, &breach);
     }
-    let mut attempt = read(after(&plan, now));
+    let mut attempt = ended(after(&plan, now));
     attempt.plan = explained(&plan);
     attempt.actions = plan.actions().count();
     stage.count("actions", attempt.actions);

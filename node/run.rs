@@ -460,11 +460,11 @@ async fn own(
         server_fence,
         followed,
         sees,
-        read: Mutex::default(),
+        measured: Mutex::default(),
     };
     node.shared
         .metrics
-        .refresh_with(move |metrics| gauges.read(metrics));
+        .refresh_with(move |metrics| gauges.refresh(metrics));
 
     let mut code = 0;
     tokio::select! {
@@ -1077,7 +1077,7 @@ struct Gauges {
     server_fence: Arc<ServerFence>,
     followed: Vec<Arc<Followed>>,
     sees: Arc<currency::Said>,
-    read: Mutex<Measured>,
+    measured: Mutex<Measured>,
 }
 
 /// As of the last time.
@@ -1090,11 +1090,11 @@ struct Measured {
 }
 
 impl Gauges {
-    fn read(&self, metrics: &Metrics) {
+    fn refresh(&self, metrics: &Metrics) {
         let Some(node) = self.node.upgrade() else {
             return;
         };
-        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
         let remaining = self.fence.remaining();
         metrics.fence(remaining);
         if let Some(lease) = &self.leads {
@@ -1118,9 +1118,9 @@ impl Gauges {
         metrics.placement(&view.planned);
         metrics.peer_refusals(&self.handle.peer_refusals());
         metrics.discovery_failing(&node.discovery.failing(&node.cache));
-        let measures = read.sizes.is_none_or(|at| at.elapsed() >= SIZES_EVERY);
+        let measures = measured.sizes.is_none_or(|at| at.elapsed() >= SIZES_EVERY);
         if measures {
-            read.sizes = Some(Instant::now());
+            measured.sizes = Some(Instant::now());
         }
         let mut stats = node.cache.all_stats();
         stats.extend(node.cache.found_stats());
@@ -1133,7 +1133,7 @@ impl Gauges {
             if let Some(age) = stats.age {
                 cache.lag(age);
             }
-            let known = read.errors.entry(resource.id()).or_default();
+            let known = measured.errors.entry(resource.id()).or_default();
             for _ in *known..stats.decode_errors {
                 cache.decode_error();
             }
@@ -1192,16 +1192,9 @@ mod tests {
         let member = |name: &str, ready, draining| coordinator::Member {
             name: name.to_owned(),
             incarnation: "1".to_owned(),
-            address: String::new(),
-            pin: None,
             ready,
             draining,
-            stale: false,
-            version: String::new(),
-            fingerprints: String::new(),
-            unreachable: String::new(),
-            demand: None,
-            loads: Arc::default(),
+            ..coordinator::Member::default()
         };
         let owned = |range, owner: Option<&str>| coordinator::RangeOwner {
             range,

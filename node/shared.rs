@@ -25,7 +25,7 @@ use crate::{
     clock::Clock,
     cloud::Cloud,
     gate,
-    history::{History, Tally},
+    history::{History, Tally, micros},
     keys::Keys,
     metrics::{ControllerMetrics, Metrics, QueueMetrics},
     quarantine::Watchlist,
@@ -263,8 +263,7 @@ pub struct RangeStats {
 impl RangeStats {
     /// Something has taken so long.
     pub fn was_busy(&self, took: Duration) {
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.busy_micros.fetch_add(micros, Ordering::Relaxed);
+        self.busy_micros.fetch_add(micros(took), Ordering::Relaxed);
     }
 
     /// What its reconciles have taken so far.

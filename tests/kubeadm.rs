@@ -352,7 +352,7 @@ fn a_kubelet_renews_its_certificate_under_manifold() {
             .filter(|one| text_at(one, "/spec/username") == "system:node:node-0");
         let own = own.count();
         ensure!(own > 0, "nobody but the token asked: {requests:?}");
-        // With the new one it continues telling how it is.
+        // With the new one its health checks continue.
         usable(&client, 1).await?;
         println!("kubeadm: renewed after {renewed:.1?}, {own} requests of the node");
         all_end_well(&mut replicas).await

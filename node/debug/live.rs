@@ -1,6 +1,6 @@
 //! What the live page shows, as a stream of updates.
 //!
-//! While somebody reads, one task asks all replicas every two seconds, whatever the number of readers;
+//! While somebody reads, one task asks all replicas every two seconds, however many readers there are;
 //! without a reader nobody is asked. A reader waits for the newest answers and makes its update when it can
 //! take it, so that one who reads slowly holds nothing. Keys are shown by each reader's own rights.
 

@@ -5,16 +5,9 @@ fn member(name: &str, draining: bool, ready: bool) -> Member {
     Member {
         name: name.to_owned(),
         incarnation: "1".to_owned(),
-        address: String::new(),
-        pin: None,
         ready,
         draining,
-        stale: false,
-        version: String::new(),
-        fingerprints: String::new(),
-        unreachable: String::new(),
-        demand: None,
-        loads: std::sync::Arc::default(),
+        ..Member::default()
     }
 }
 

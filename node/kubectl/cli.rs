@@ -221,7 +221,7 @@ enum Command {
         )]
         file: PathBuf,
     },
-    /// Has a range owned by another replica for a while; whatever happens to its keys happens there.
+    /// Has a range owned by another replica for a while: its keys are reconciled there.
     #[command(
         after_help = "It ends by itself (--for) and by `unmove`; then the range goes home. No restart or failover ends it; while the \
         replica is not there, the range is where it would be without it.\n\

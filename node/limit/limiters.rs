@@ -31,9 +31,9 @@ pub struct Limiters {
     state: Mutex<State>,
     /// They have changed: what waits for its turn may have another one.
     changed: Notify,
-    /// Requests that took their turn.
+    /// Requests that took their turn from what is divided: not those whose rate an order has set.
     taken: AtomicU64,
-    /// Requests that wait for theirs.
+    /// Requests that wait for such a turn.
     waiting: AtomicUsize,
     throttled: AtomicBool,
 }
@@ -197,7 +197,8 @@ impl Limiters {
         (state.scale, state.pressure.factor(now))
     }
 
-    /// How many requests took their turn since the process started, and how many wait for theirs.
+    /// How many requests took their turn from what is divided since the process started, and how many wait
+    /// for theirs.
     pub fn counts(&self) -> (u64, usize) {
         (
             self.taken.load(Ordering::Relaxed),
@@ -224,21 +225,27 @@ impl Limiters {
 
     /// The limiter of these requests: by an order, else as configured.
     pub fn of(&self, whose: Whose) -> Arc<Limiter> {
+        self.found(whose).0
+    }
+
+    /// The limiter of these requests, and whether its rate is a part of what is divided: that of an order is
+    /// not.
+    fn found(&self, whose: Whose) -> (Arc<Limiter>, bool) {
         let mut state = self.state();
         let (name, of) = match whose {
-            Whose::Events => return Arc::clone(&state.events),
+            Whose::Events => return (Arc::clone(&state.events), true),
             Whose::Controller(name, of) => (name, of),
         };
         if let Some((_, limiter)) = state.ordered.get(name) {
-            return Arc::clone(limiter);
+            return (Arc::clone(limiter), false);
         }
         if of == (1, 1) {
-            return Arc::clone(&state.all);
+            return (Arc::clone(&state.all), true);
         }
         let allowed = state.allowed();
         let own = state.own.entry(name);
         let (_, own) = own.or_insert_with(|| (of, limiter(times(allowed, of))));
-        Arc::clone(own)
+        (Arc::clone(own), true)
     }
 
     /// Waits for the turn of a request; the limiter whose token it has.
@@ -252,15 +259,17 @@ impl Limiters {
         stopped: impl Future<Output = S>,
     ) -> Result<Arc<Limiter>, S> {
         let mut stopped = std::pin::pin!(stopped);
-        self.taken.fetch_add(1, Ordering::Relaxed);
+        if self.found(whose).1 {
+            self.taken.fetch_add(1, Ordering::Relaxed);
+        }
         loop {
-            let limiter = self.of(whose);
+            let (limiter, is_divided) = self.found(whose);
             let delay = limiter.with(|bucket| bucket.take(clock.monotonic()));
             if delay.is_zero() {
                 return Ok(limiter);
             }
             let turn = Instant::now() + delay;
-            let _waiting = Waiting::of(&self.waiting);
+            let _waiting = is_divided.then(|| Waiting::of(&self.waiting));
             loop {
                 // Before the limiter is asked for again, so that no change is missed.
                 let changed = self.changed.notified();

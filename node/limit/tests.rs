@@ -215,3 +215,45 @@ async fn who_waits_at_a_rate_that_is_no_more_has_another_turn_and_takes_one_toke
     turn(SLOW).await.unwrap();
     is_at(1500);
 }
+
+#[test]
+fn a_part_and_answers_429_scale_all_but_what_an_order_has_set() {
+    let limiters = Limiters::new((20.0, 40));
+    limiters.order(&[("slow", 2.0)].into_iter().collect());
+    limiters.divide(ms(0), 0.5);
+    let all = [
+        SLOW,
+        Whose::Controller("another", (1, 1)),
+        OWN,
+        Whose::Events,
+    ];
+    let found = all.map(|whose| at_once(&limiters, whose));
+    assert_eq!(found, [4, 20, 60, 20]);
+    limiters.throttled(ms(0));
+    assert!(limiters.was_throttled() && !limiters.was_throttled());
+    assert_eq!(limiters.scale(ms(0)), (0.25, 0.5));
+    // What back-pressure took comes back with the next divisions.
+    limiters.divide(ms(60_000), 1.0);
+    assert_eq!(limiters.scale(ms(60_000)), (1.0, 1.0));
+    // Without a limit there is nothing to divide.
+    let unlimited = Limiters::new((-1.0, 10));
+    unlimited.divide(ms(0), 0.1);
+    assert_eq!(unlimited.scale(ms(0)).0, 1.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_because_of_an_order_is_no_demand() {
+    let limiters = Limiters::new((1.0, 1));
+    limiters.order(&[("slow", 0.01)].into_iter().collect());
+    let clock = Paused(tokio::time::Instant::now());
+    let never = std::future::pending::<()>;
+    let mut waiting = Vec::new();
+    for whose in [SLOW, SLOW, SLOW, OWN, Whose::Events, Whose::Events] {
+        let mut turn = Box::pin(limiters.turn(whose, &clock, never()));
+        let _ = futures::poll!(&mut turn);
+        waiting.push(turn);
+    }
+    assert_eq!(limiters.counts(), (3, 1), "one event waits for its turn");
+    drop(waiting);
+    assert_eq!(limiters.counts(), (3, 0));
+}

@@ -580,7 +580,7 @@ fn what_contradicts_a_shadow_is_refused() {
         ),
         (&["--shadow-for=1h"], "--shadow-for needs --shadow"),
         (
-            &["--shadow-patience=1m"],
+            &["--shadow-patience=2m"],
             "--shadow-patience needs --shadow",
         ),
         (

@@ -126,7 +126,7 @@ pub struct Shadow {
     indexes: Vec<Index>,
 }
 
-/// A lock whatever became of its last holder: what is guarded is counted, and a count may be one off.
+/// A lock also after its last holder has panicked: what is guarded is counted, and a count may be one off.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

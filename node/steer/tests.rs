@@ -235,16 +235,10 @@ fn member(sign: &str) -> Member {
     Member {
         name: name.to_owned(),
         incarnation: "i1".to_owned(),
-        address: String::new(),
-        pin: None,
         ready: !sign.starts_with('?'),
         draining: sign.starts_with('!'),
         stale: sign.starts_with('-'),
-        version: String::new(),
-        fingerprints: String::new(),
-        unreachable: String::new(),
-        demand: None,
-        loads: std::sync::Arc::default(),
+        ..Member::default()
     }
 }
 

@@ -1,4 +1,4 @@
-//! What an audit log proves, whatever wrote it.
+//! What an audit log proves, of any writer.
 //!
 //! Fed with every record of a log under [`AUDIT_POLICY`], asked at the end:
 //!

@@ -10,7 +10,7 @@ use harness::{ControlPlane, Replica, run_test, until};
 use inspect::{AGREED, DIFFERS, Shadow, ShadowDifference, UNDECIDED};
 use serde_json::{Value, json};
 
-use super::{NAMESPACE, report, rights, shadow, upstream, written};
+use super::{NAMESPACE, prepared, report, shadow, upstream, written};
 use crate::support::{PATIENCE, POLL, alone};
 
 /// A fault is found within the patience of slow controllers, and what upstream takes.
@@ -447,12 +447,7 @@ async fn end(replicas: &mut [Replica]) -> Result<()> {
 fn each_planted_fault_is_found() {
     let _alone = alone();
     run_test(async {
-        let control_plane = ControlPlane::builder()
-            .audit_policy(crate::parity::AUDIT_POLICY)
-            .nodes(2)
-            .start()
-            .await?;
-        rights(&control_plane).await?;
+        let control_plane = prepared(2).await?;
         let groups = [
             upstream_lacks(),
             shadow_lacks(),
@@ -478,11 +473,7 @@ fn each_planted_fault_is_found() {
 fn without_anybody_in_charge_there_is_no_verdict() {
     let _alone = alone();
     run_test(async {
-        let control_plane = ControlPlane::builder()
-            .audit_policy(crate::parity::AUDIT_POLICY)
-            .start()
-            .await?;
-        rights(&control_plane).await?;
+        let control_plane = prepared(5).await?;
         let flags = vec![controllers(&[])];
         let mut kcm = upstream(&control_plane, &flags).await?;
         let mut replicas = shadow(&control_plane, &flags, 1).await?;

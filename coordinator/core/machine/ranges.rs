@@ -300,8 +300,7 @@ impl Core {
         }
     }
 
-    /// A claim that did not make the range ours is not repeated at once: whatever prevented it may prevent it
-    /// there again.
+    /// A claim that did not make the range ours is not repeated at once: the obstacle may still be there.
     fn give_up_the_claim(&mut self, now: Time, range: RangeId) {
         if self.ranges.claims.remove(&range).is_some() {
             self.ranges
@@ -455,42 +454,26 @@ impl Core {
     }
 
     fn gain(&mut self, range: RangeId, epoch: Epoch, from: Option<Holder>, out: &mut Vec<Effect>) {
-        self.ranges.claims.remove(&range);
         if self.handoff.kept.remove(&range).is_some() {
             out.push(Effect::Forget(range));
         }
-        self.handoff.held.insert(
-            range,
-            Held {
-                epoch,
-                phase: Phase::Serving,
-            },
-        );
-        out.push(Effect::Gained {
-            range,
-            epoch,
-            kept: false,
-        });
+        self.serve(range, epoch, false, out);
         out.push(Effect::Happened(Happening::TookOver { range, epoch, from }));
     }
 
     pub(super) fn receive(&mut self, range: RangeId, out: &mut Vec<Effect>) {
         if let Some(Kept { from, epoch, .. }) = self.handoff.kept.remove(&range) {
-            self.ranges.claims.remove(&range);
-            self.handoff.held.insert(
-                range,
-                Held {
-                    epoch,
-                    phase: Phase::Serving,
-                },
-            );
-            out.push(Effect::Gained {
-                range,
-                epoch,
-                kept: true,
-            });
+            self.serve(range, epoch, true, out);
             out.push(Effect::Happened(Happening::Received { range, epoch, from }));
         }
+    }
+
+    /// The range is held here from now on; `kept` with the state that the owner before handed over.
+    fn serve(&mut self, range: RangeId, epoch: Epoch, kept: bool, out: &mut Vec<Effect>) {
+        self.ranges.claims.remove(&range);
+        let phase = Phase::Serving;
+        self.handoff.held.insert(range, Held { epoch, phase });
+        out.push(Effect::Gained { range, epoch, kept });
     }
 
     /// Lets go of a range that was not handed over.

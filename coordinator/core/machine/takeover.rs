@@ -66,7 +66,7 @@ pub(super) struct Takeover {
     /// Holders of whom something else than silence says that they have ended.
     pub(super) proven_dead: BTreeMap<Holder, DeathProof>,
     /// Those whose Lease changed after that, how often. A renewal may have been under way when the process
-    /// ended: it is asked for again. With the second one it lives, whatever is said.
+    /// ended: it is asked for again. With the second one it is alive, and no proof counts.
     pub(super) disproven: BTreeMap<Holder, u32>,
     /// Holders that are late, whose pods were asked for: when the next question is due, `None` while an
     /// answer is awaited.
@@ -159,7 +159,7 @@ impl Core {
             Some(seen) if asked && seen.holds(&holder) && is_late(seen) => seen.lease.version,
             _ => return,
         };
-        if !self.lives_whatever_is_said(&holder) {
+        if !self.is_proven_alive(&holder) {
             let since = now;
             let proof = DeathProof { since, version };
             self.takeover.proven_dead.entry(holder).or_insert(proof);
@@ -204,7 +204,7 @@ impl Core {
         });
     }
 
-    fn lives_whatever_is_said(&self, holder: &Holder) -> bool {
+    fn is_proven_alive(&self, holder: &Holder) -> bool {
         let renewals = self.takeover.disproven.get(holder);
         renewals.is_some_and(|renewals| *renewals >= RENEWALS_OF_THE_LIVING)
     }
@@ -239,7 +239,7 @@ impl Core {
         let reads =
             self.reads_good(now) && in_time.take(POD_READERS_MAX).any(|(name, _)| name == me);
         let known = |holder: &Holder| {
-            self.takeover.proven_dead.contains_key(holder) || self.lives_whatever_is_said(holder)
+            self.takeover.proven_dead.contains_key(holder) || self.is_proven_alive(holder)
         };
         let holders = self.members.seen.iter().filter_map(|(name, seen)| {
             let holder = seen.lease.holder().filter(|holder| !known(holder))?;

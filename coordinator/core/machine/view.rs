@@ -41,7 +41,7 @@ pub struct ViewFence {
 }
 
 /// A replica with a Lease.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Member {
     /// Its name.
     pub name: String,

@@ -119,7 +119,7 @@ pub(super) fn is_plausible(shared: &Shared, unit: &Unit, mark: &Mark) -> bool {
 pub(super) fn reached(shared: &Shared, mark: &Mark) -> bool {
     match mark {
         Mark::Version(resource, version) => {
-            // What is watched no more shows nothing, whatever is waited for.
+            // What is watched no more shows nothing of what is waited for.
             shared.view.passed(resource, *version)
                 || shared.view.standing(resource) == Standing::Unwatched
         }

@@ -6,7 +6,7 @@ const WORK_LEAST = 1e-5, WAIT_LEAST = 1e-3, CODES_EACH = 12.65; // as in node/hi
 const EDGE = 14, $ = (id) => document.getElementById(id);
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-/** An element; texts are texts, whatever is in them. */
+/** An element; a text is never read as HTML. */
 function h(tag, props, ...children) {
   const made = Object.assign(document.createElement(tag), props);
   made.append(...children.filter((child) => child !== null && child !== undefined));
