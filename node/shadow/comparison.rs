@@ -10,7 +10,7 @@ use inspect::{ShadowCounts, ShadowDifference};
 use serde_json::Value;
 
 use crate::{
-    ASKED_AGAIN, CANDIDATES_MAX, DIFFERENCES_MAX, PAST_MAX, VALUE_CHARS_MAX, WANTS_MAX,
+    ASKED_AGAIN, CANDIDATES_MAX, DIFFERENCES_MAX, FIELDS_MAX, PAST_MAX, VALUE_CHARS_MAX, WANTS_MAX,
     WANTS_OF_KEY_MAX,
     same::Mismatch,
     want::{Deed, Place, Want, changed_fields, fields, nearest, satisfied},
@@ -140,6 +140,8 @@ struct Waiting {
     since: Now,
     asked: usize,
     answer: Option<Unwanted>,
+    /// Fields that later changes of the object have changed; at most [`FIELDS_MAX`].
+    later: Vec<Vec<String>>,
 }
 
 /// The bookkeeping of one replica.
@@ -314,6 +316,7 @@ impl Comparison {
                     since: now,
                     asked: 0,
                     answer: None,
+                    later: Vec::new(),
                 };
                 self.waiting.insert(id, waiting);
             }
@@ -533,16 +536,17 @@ impl Comparison {
             return Vec::new();
         }
         let changed = changed_fields(old, new);
-        let overtaken: Vec<u64> = self
-            .waiting
-            .iter()
-            .filter(|(_, one)| of_same(one))
-            .filter(|(_, one)| match (&one.change.old, &one.change.new) {
-                (Some(old), Some(new)) => is_overtaken(&changed_fields(old, new), &changed),
-                _ => false,
-            })
-            .map(|(id, _)| *id)
-            .collect();
+        let mut overtaken = Vec::new();
+        for (id, one) in self.waiting.iter_mut().filter(|(_, one)| of_same(one)) {
+            let (Some(old), Some(new)) = (&one.change.old, &one.change.new) else {
+                continue;
+            };
+            let room = FIELDS_MAX.saturating_sub(one.later.len());
+            one.later.extend(changed.iter().take(room).cloned());
+            if is_overtaken(&changed_fields(old, new), &one.later) {
+                overtaken.push(*id);
+            }
+        }
         overtaken
             .into_iter()
             .filter_map(|id| {

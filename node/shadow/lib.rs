@@ -23,6 +23,8 @@ pub const WANTS_MAX: usize = 20_000;
 pub const WANTS_OF_KEY_MAX: usize = 500;
 /// Changes that no plan explains yet.
 pub const CANDIDATES_MAX: usize = 1_000;
+/// Fields of later changes that are remembered with a change that no plan explains yet.
+pub const FIELDS_MAX: usize = 200;
 /// Planned writes that are remembered for a patience after their plan has dropped them.
 pub const PAST_MAX: usize = 5_000;
 /// Differences that are kept whole; further ones are counted.

@@ -91,7 +91,9 @@ impl Comparer {
             if let Some(list) = name.strip_prefix("$deleteFromPrimitiveList/") {
                 return without(&below(at, list), value, theirs.get(list));
             }
-            if name.starts_with('$') || HASHES.contains(&name.as_str()) {
+            // A reference's version is that of the moment in which its writer last saw the object.
+            let is_moment = name == "resourceVersion" && !at.is_empty();
+            if name.starts_with('$') || HASHES.contains(&name.as_str()) || is_moment {
                 return None;
             }
             let found = theirs.get(name).unwrap_or(&Value::Null);

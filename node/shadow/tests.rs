@@ -318,6 +318,27 @@ fn a_change_that_nobody_wants_is_asked_about_and_extra_after_a_patience() {
 }
 
 #[test]
+fn a_step_may_be_overtaken_by_several_changes() {
+    // Two labels are changed at once, and one after the other again.
+    let both = |app: &str, tier: &str| {
+        let mut pod = child("a", app);
+        pod.metadata_mut().set_label("tier", tier);
+        Some(any(pod))
+    };
+    let mut comparison = comparison();
+    for (old, new, expected) in [
+        (both("a", "a"), both("b", "b"), vec![]),
+        (both("b", "b"), both("c", "b"), vec![]),
+        // Of the first change nothing is left; the second one's label stays.
+        (both("c", "b"), both("c", "c"), vec![Kind::Superseded]),
+    ] {
+        let verdicts = comparison.observed(Change { old, new }, true, secs(10));
+        assert_eq!(kinds(verdicts), expected);
+    }
+    assert_eq!(comparison.unexplained(), 2);
+}
+
+#[test]
 fn a_change_whose_fields_are_all_changed_again_was_a_step_and_the_last_one_is_judged() {
     let unwanted = || {
         Answer::Unwanted(Box::new(Unwanted {
@@ -446,6 +467,13 @@ fn fields_are_the_same_where_a_write_would_have_made_them_so() {
         (json!({"a": 0}), json!({"a": 1}), contained, None),
         (json!({"a": {"b": 0}}), none.clone(), whole, None),
         (json!({"a": {"b": 1}}), none, whole, Some("a.b")),
+        // A reference's version is that of the moment in which its writer saw the object.
+        (
+            json!({"a": [{"uid": "u", "resourceVersion": "7"}]}),
+            json!({"a": [{"uid": "u", "resourceVersion": "9"}]}),
+            whole,
+            None,
+        ),
         (time(1), time(40), whole, None),
         (
             json!({"at": "2026-01-01T12:00:00Z"}),

@@ -16,7 +16,11 @@ use crate::{
     shared::{Shared, Unit},
 };
 
-use super::{Shadow, by_unknown, undone::Undone, who};
+use super::{
+    Shadow, by_unknown,
+    undone::{self, Undone},
+    who,
+};
 
 /// Keys of a change that are planned.
 const KEYS_MAX: usize = 16;
@@ -223,15 +227,22 @@ pub(super) async fn ask(shared: &Arc<Shared>, shadow: &Shadow, change: &Change) 
         return Answer::NotTheirs;
     };
     let gate = Gate::new(range, slot.epoch, Arc::clone(&shared.fence));
+    let since = since(shared, change);
     let mut unwanted = by_unknown("kube-controller-manager");
     for (unit, key) in &keys {
         let descriptor = unit.controller.descriptor();
         let metrics = Arc::clone(&unit.metrics);
         let sender = Sender::new(&shared.replica, descriptor, metrics, &gate).as_replica();
         let wants = planned(shared, shadow, (unit, key), change, &sender).await;
-        let (old, new) = (change.old.as_ref(), change.new.as_ref());
         let slack = shadow.options.patience;
-        if wants.iter().any(|want| satisfied(want, old, new, slack)) {
+        // Also what has become of the object since: the manager in charge may have gone in several steps
+        // where a plan of today goes in one.
+        let ways = [change.new.as_ref(), since.as_ref()];
+        let is_wanted = |want: &Want| {
+            let old = change.old.as_ref();
+            ways.into_iter().any(|new| satisfied(want, old, new, slack))
+        };
+        if wants.iter().any(is_wanted) {
             return Answer::Wanted(unit.name());
         }
         let places: Vec<_> = shadow::Place::of_object(newest)
@@ -261,6 +272,16 @@ pub(super) async fn ask(shared: &Arc<Shared>, shadow: &Shadow, change: &Change) 
     }
 }
 
+/// The object of a change as it is now; as the change has left it where another has its name.
+fn since(shared: &Shared, change: &Change) -> Option<AnyObject> {
+    let newest = change.new.as_ref()?;
+    let meta = newest.metadata();
+    let view = &shared.view;
+    let current = view.get(newest.resource(), &meta.namespace, &meta.name);
+    let current = current.filter(|current| current.metadata().uid == meta.uid);
+    current.or_else(|| Some(Arc::clone(newest)))
+}
+
 /// What a controller would write had a change not been made.
 async fn planned(
     shared: &Shared,
@@ -288,7 +309,7 @@ async fn planned(
                 queries,
             );
             match tokio::time::timeout(ANSWERS_TIMEOUT, asked).await {
-                Ok(answers) => answers,
+                Ok(answers) => undone::answers(answers, change),
                 Err(_) => return Vec::new(),
             }
         }

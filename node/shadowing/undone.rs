@@ -2,8 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use controllers_kit::{AnyObject, Catalogue, Index, Key, Reader, Resource, Standing};
+use controllers_kit::{
+    Answer, Answers, AnyObject, Catalogue, Index, Key, Query, Reader, Resource, Standing,
+};
 use kubernetes_proto::Partial;
+use serde_json::Value;
 
 use shadow::Change;
 
@@ -168,6 +171,37 @@ impl Reader for Undone<'_> {
     }
 }
 
+/// The answers to queries had a change not been made: live reads of its object find it as it was before.
+pub fn answers(mut answers: Answers, change: &Change) -> Answers {
+    let Some(newest) = change.newest() else {
+        return answers;
+    };
+    let (of, at) = (newest.resource(), Key::of_meta(newest.metadata()));
+    for (query, answer) in &mut answers {
+        match query {
+            Query::Live { resource, key }
+                if *key == at && (resource.group, resource.plural) == (of.group, of.plural) => {}
+            _ => continue,
+        }
+        *answer = match &change.old {
+            None => Answer::Missing,
+            Some(old) => {
+                let old = old.to_json();
+                match answer {
+                    // What the cache does not hold of the object is as it is.
+                    Answer::Object(live) if live["metadata"]["uid"] == old["metadata"]["uid"] => {
+                        let mut live = Value::clone(live);
+                        live["metadata"] = old["metadata"].clone();
+                        Answer::Object(Arc::new(live))
+                    }
+                    _ => Answer::Object(Arc::new(old)),
+                }
+            }
+        };
+    }
+    answers
+}
+
 #[cfg(test)]
 mod tests {
     use controllers_kit::{
@@ -219,6 +253,35 @@ mod tests {
             let change = Change { old, new };
             let undone = Undone::new(&world, &change, &[]);
             assert_eq!(shown(&undone), expected);
+        }
+    }
+
+    #[test]
+    fn a_live_read_of_the_object_of_a_change_finds_it_as_it_was() {
+        let live = |object: &AnyObject| Answer::Object(Arc::new(object.to_json()));
+        let labelled = |label: &str| {
+            let mut pod: Pod = pod("a");
+            pod.metadata_mut().set_label("app", label);
+            Arc::new(pod) as AnyObject
+        };
+        let query = |name: &str| Query::Live {
+            resource: Pod::resource(),
+            key: Key::of_meta(pod(name).metadata()),
+        };
+        let (before, after) = (labelled("before"), labelled("after"));
+        for (old, new, read, expected) in [
+            (None, Some(&after), live(&after), Answer::Missing),
+            (Some(&before), None, Answer::Missing, live(&before)),
+            (Some(&before), Some(&after), live(&after), live(&before)),
+        ] {
+            let change = Change {
+                old: old.cloned(),
+                new: new.cloned(),
+            };
+            let read = Answers::from([(query("a"), read), (query("b"), Answer::Missing)]);
+            let found = answers(read, &change);
+            assert_eq!(found[&query("a")], expected);
+            assert_eq!(found[&query("b")], Answer::Missing);
         }
     }
 }
