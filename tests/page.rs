@@ -351,6 +351,8 @@ async fn watched(
     let place = serving(browser, replicas).await?;
     let mut killed = replicas.remove(place);
     let name = killed.name().to_owned();
+    // A planned move may be under way.
+    let owned = killed.shards().await?.owned.len() * 9 / 10;
     killed.kill();
     let gone = format!("({}).startsWith('gone')", state_of(&name));
     shows(browser, &format!("{name} is gone"), &gone).await?;
@@ -359,7 +361,7 @@ async fn watched(
     shows(browser, "the legend", &legend).await?;
     let moved = format!(
         "[...document.querySelectorAll('#changes tbody tr')].filter((row) => \
-         row.cells[1].textContent === '{name}').reduce((sum, row) => sum + Number(row.cells[3].textContent), 0) >= 80"
+         row.cells[1].textContent === '{name}').reduce((sum, row) => sum + Number(row.cells[3].textContent), 0) >= {owned}"
     );
     shows(browser, "its ranges in the list of changes", &moved).await?;
     complained(browser, true)?;

@@ -34,7 +34,8 @@ impl Owners {
         }
     }
 
-    /// Whether all ranges are owned by these replicas, and as evenly as can be.
+    /// Whether all ranges are owned by these replicas, each of which has between half and one and a half of
+    /// an equal share: ranges are placed by their work, so that their numbers differ.
     pub fn are_spread_over(&self, ranges: u32, members: &BTreeSet<String>) -> bool {
         let mut counts: BTreeMap<&str, u32> =
             members.iter().map(|name| (name.as_str(), 0)).collect();
@@ -44,10 +45,13 @@ impl Owners {
                 None => return false,
             }
         }
-        let (least, most) = (counts.values().min(), counts.values().max());
-        let even = least
-            .zip(most)
-            .is_some_and(|(least, most)| most - least <= 1);
+        let all = u32::try_from(counts.len()).unwrap_or(u32::MAX);
+        let share = |count: u32| 2 * count.saturating_mul(all);
+        let even = !counts.is_empty()
+            && counts.values().all(|count| {
+                // By the next whole number.
+                share(count + 1) > ranges && share(count.saturating_sub(1)) < 3 * ranges
+            });
         even && u32::try_from(self.ranges.len()) == Ok(ranges)
     }
 

@@ -136,7 +136,7 @@ fn lease(name: &str, holder: &str, epoch: i32) -> Lease {
 }
 
 #[test]
-fn ranges_are_spread_when_every_one_has_a_live_owner_evenly() {
+fn ranges_are_spread_when_every_one_has_a_live_owner_and_nobody_has_few_or_many() {
     let members = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     let mut owners = Owners::default();
     for (range, holder) in [(0, "a_1"), (1, "b_2"), (2, "a_1")] {
@@ -157,6 +157,16 @@ fn ranges_are_spread_when_every_one_has_a_live_owner_evenly() {
         "b is gone but owns one"
     );
     assert!(!owners.are_spread_over(3, &members(&[])));
+    for (of_first, expected) in [(0, false), (9, false), (20, true), (59, true), (70, false)] {
+        let mut owners = Owners::default();
+        for range in 0..80 {
+            let holder = if range < of_first { "a_1" } else { "b_2" };
+            let name = format!("manifold-range-{range:03}");
+            owners.lease("manifold", &lease(&name, holder, 1));
+        }
+        let spread = owners.are_spread_over(80, &members(&["a", "b"]));
+        assert_eq!(spread, expected, "{of_first} of 80");
+    }
 
     let before = owners.clone();
     owners.lease("manifold", &lease("manifold-range-002", "b_2", 2));
