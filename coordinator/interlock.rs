@@ -2,13 +2,17 @@
 //!
 //! It runs beside the renewal, on its thread and with its client.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use coordinator_core::{
     Hold, HoldWrite, Holds, Interlock, InterlockConfig, InterlockEffect, InterlockInput, OwnLease,
     OwnPhase, Record, Version, Written,
 };
-use futures::{FutureExt, future::BoxFuture};
+use futures::{
+    FutureExt as _, StreamExt as _, TryStreamExt as _,
+    future::BoxFuture,
+    stream::{self, BoxStream},
+};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
@@ -19,7 +23,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client,
-    api::{ObjectMeta, PostParams},
+    api::{ObjectMeta, PostParams, WatchEvent, WatchParams},
 };
 use tokio::sync::watch;
 
@@ -31,6 +35,19 @@ use crate::{
 
 /// How often it is asked whether the node's caches are complete, and whether what was in flight has ended.
 const POLL: Duration = Duration::from_millis(20);
+
+/// The server ends a watch after so long; shortly afterwards it is ended here: its connection may be dead.
+const WATCH_SECONDS: u32 = 290;
+const WATCH_MAX: Duration = Duration::from_secs(300);
+
+/// A watch that has failed is tried again after so long; meanwhile the Lease is read.
+const WATCH_AGAIN: Duration = Duration::from_secs(10);
+
+/// Own renewals that are remembered, by which a watch's events are dated.
+const RENEWALS_MAX: usize = 32;
+
+/// Objects that are remembered: what is written is one of them with another spec.
+const OBJECTS_MAX: usize = 4;
 
 /// `source.component` of the events, and the name of the manager that they speak for.
 const COMPONENT: &str = "kube-controller-manager";
@@ -103,7 +120,10 @@ impl Keeper {
             deadline: self.options.retry_period,
             leases,
         };
-        let mut latest: Option<Lease> = None;
+        let mut objects = Objects::default();
+        let mut renewals = Renewals::default();
+        let mut watch: Option<BoxStream<'static, Result<Lease, LeaseError>>> = None;
+        let mut watch_at = Duration::ZERO;
         let mut request = None;
         let mut trouble: Option<String> = None;
         let mut write_failed = false;
@@ -112,6 +132,7 @@ impl Keeper {
         loop {
             ready |= self.host.ready();
             let own = self.own.borrow_and_update().clone();
+            renewals.landed(own.landed);
             let member = (ready && own.phase == OwnPhase::Held).then_some(own.incarnation);
             let released = own.phase == OwnPhase::Released;
             let leaves = released && self.fence.is_still();
@@ -123,11 +144,17 @@ impl Keeper {
             for input in inputs.into_iter().flatten() {
                 let effect = self.machine.step(self.fence.now(), input);
                 request = match effect {
-                    Some(effect) => Some(self.perform(&lock, effect, latest.clone())),
+                    Some(effect) => Some(self.perform(&lock, effect, &objects)),
                     None => request,
                 };
             }
             self.say(trouble.clone());
+            if watch.is_none()
+                && self.fence.now() >= watch_at
+                && let Some(newest) = objects.newest()
+            {
+                watch = Some(lock.watch(version_of(newest)));
+            }
             let wake = self.machine.wake_at();
             // What sends no notification is polled.
             let poll = (!ready || (released && !leaves)).then_some(POLL);
@@ -161,9 +188,30 @@ impl Keeper {
                         write_failed = wrote && met.is_some();
                         trouble = met;
                     }
-                    latest = lease.unwrap_or(latest);
+                    objects.saw(lease);
                     input
                 }
+                event = async {
+                    match watch.as_mut() {
+                        Some(watch) => watch.next().await,
+                        None => std::future::pending().await,
+                    }
+                } => match event {
+                    Some(Ok(lease)) => {
+                        let record = decode(&lease);
+                        let after = renewals.before(record.version);
+                        objects.saw(Some(lease));
+                        InterlockInput::Watched { record, after }
+                    }
+                    ended => {
+                        if let Some(Err(error)) = ended {
+                            tracing::debug!(%error, "the manager's Lease can't be watched, it is read");
+                        }
+                        watch = None;
+                        watch_at = self.fence.now() + WATCH_AGAIN;
+                        InterlockInput::Tick
+                    }
+                },
                 () = sleep => InterlockInput::Tick,
             };
         }
@@ -173,7 +221,7 @@ impl Keeper {
         &self,
         lock: &Lock,
         effect: InterlockEffect,
-        latest: Option<Lease>,
+        objects: &Objects,
     ) -> BoxFuture<'static, Done> {
         let (lock, started) = (lock.clone(), self.fence.now());
         match effect {
@@ -183,8 +231,8 @@ impl Keeper {
                 let wall = Timestamp::now().as_microsecond();
                 let record = self.machine.record(what, before.as_ref(), wall);
                 let identity = self.identity.clone();
-                let latest = before.and(latest);
-                async move { lock.hold(started, what, record, identity, latest).await }.boxed()
+                let object = before.and_then(|before| objects.of(before.version));
+                async move { lock.hold(started, what, record, identity, object).await }.boxed()
             }
         }
     }
@@ -227,11 +275,54 @@ impl Keeper {
     }
 }
 
+/// The last objects that were seen: the machine decides which of them is replaced.
+#[derive(Default)]
+struct Objects(VecDeque<Lease>);
+
+impl Objects {
+    fn saw(&mut self, lease: Option<Lease>) {
+        let Some(lease) = lease else { return };
+        self.0.truncate(OBJECTS_MAX - 1);
+        self.0.push_front(lease);
+    }
+
+    fn newest(&self) -> Option<&Lease> {
+        self.0.front()
+    }
+
+    /// Of this version; where it is forgotten the newest, which the API server then refuses to replace.
+    fn of(&self, version: Version) -> Option<Lease> {
+        let exact = self.0.iter().find(|lease| version_of(lease) == version);
+        exact.or(self.newest()).cloned()
+    }
+}
+
+/// The last renewals of the replica Lease: their starts, and versions that it has had since.
+#[derive(Default)]
+struct Renewals(VecDeque<(Duration, Version)>);
+
+impl Renewals {
+    fn landed(&mut self, landed: Option<(Duration, Version)>) {
+        let Some(landed) = landed.filter(|landed| self.0.front() != Some(landed)) else {
+            return;
+        };
+        self.0.truncate(RENEWALS_MAX - 1);
+        self.0.push_front(landed);
+    }
+
+    /// When the newest was started that is stored at a lower version. Both are Leases, so they are in one
+    /// store and their versions have one order.
+    fn before(&self, version: Version) -> Option<Duration> {
+        let lower = self.0.iter().filter(|(_, stored)| *stored < version);
+        lower.map(|(started, _)| *started).max()
+    }
+}
+
 /// What came of a request.
 struct Done {
     input: InterlockInput,
-    /// The object as read or written; `None` where it was neither.
-    lease: Option<Option<Lease>>,
+    /// The object as read or written; `None` where there is none.
+    lease: Option<Lease>,
     trouble: Option<String>,
 }
 
@@ -255,9 +346,39 @@ impl Lock {
                 started,
                 result: found.map_err(|_| ()),
             },
-            lease: lease.ok(),
+            lease: lease.ok().flatten(),
             trouble,
         }
+    }
+
+    /// The Lease from a version on. Its role names it, so it is selected by its name.
+    fn watch(&self, version: Version) -> BoxStream<'static, Result<Lease, LeaseError>> {
+        let params = WatchParams::default()
+            .fields(&format!("metadata.name={}", self.name))
+            .timeout(WATCH_SECONDS);
+        let lock = self.clone();
+        let begun = async move {
+            let version = version.to_string();
+            let events = lock.in_time(lock.api.watch(&params, &version)).await?;
+            Ok::<_, LeaseError>(events.map(|event| match event? {
+                WatchEvent::Error(status) => Err(LeaseError::Api(status)),
+                event => Ok(event),
+            }))
+        };
+        let name = self.name.clone();
+        stream::once(begun)
+            .try_flatten()
+            .try_filter_map(move |event| {
+                let lease = match event {
+                    WatchEvent::Added(lease) | WatchEvent::Modified(lease) => Some(lease),
+                    // What is gone is found by a read, after the patience with a silent watch.
+                    _ => None,
+                };
+                let is_it = |lease: &Lease| lease.metadata.name.as_ref() == Some(&name);
+                std::future::ready(Ok(lease.filter(is_it)))
+            })
+            .take_until(tokio::time::sleep(WATCH_MAX))
+            .boxed()
     }
 
     async fn count_members(self) -> Done {
@@ -281,10 +402,10 @@ impl Lock {
         what: HoldWrite,
         record: Record,
         identity: String,
-        latest: Option<Lease>,
+        object: Option<Lease>,
     ) -> Done {
-        let creates = latest.is_none();
-        let (result, lease, trouble) = match self.write(&record, latest).await {
+        let creates = object.is_none();
+        let (result, lease, trouble) = match self.write(&record, object).await {
             Ok(lease) => {
                 match what {
                     HoldWrite::Acquire => {
@@ -299,7 +420,7 @@ impl Lock {
                     }
                     HoldWrite::Renew => {}
                 }
-                (Written::Done(decode(&lease)), Some(Some(lease)), None)
+                (Written::Done(decode(&lease)), Some(lease), None)
             }
             // A creation is refused with 404 where there is no such namespace.
             Err(LeaseError::Api(status))
@@ -318,13 +439,13 @@ impl Lock {
 
     /// As upstream: a PUT on the version read, or a POST, which the role of every manager allows for this
     /// name.
-    async fn write(&self, record: &Record, latest: Option<Lease>) -> Result<Lease, LeaseError> {
+    async fn write(&self, record: &Record, object: Option<Lease>) -> Result<Lease, LeaseError> {
         let params = PostParams {
             field_manager: Some(FIELD_MANAGER.to_owned()),
             ..PostParams::default()
         };
         let spec = Some(encode(record));
-        match latest {
+        match object {
             Some(lease) => {
                 let lease = Lease { spec, ..lease };
                 let replace = self.api.replace(&self.name, &params, &lease);
@@ -487,6 +608,31 @@ mod tests {
         let text = serde_json::to_value(encode(&released)).unwrap();
         assert_eq!(text["holderIdentity"], "", "as upstream writes it");
         assert_eq!(decode(&lease(text)), released);
+    }
+
+    #[test]
+    fn an_event_is_dated_by_the_newest_renewal_that_is_stored_before_it() {
+        let second = Duration::from_secs;
+        let mut renewals = Renewals::default();
+        assert_eq!(renewals.before(9), None);
+        for (started, version) in [(1, 10), (2, 14), (3, 19)] {
+            renewals.landed(Some((second(started), version)));
+            renewals.landed(None);
+        }
+        for (version, after) in [
+            (10, None),
+            (11, Some(1)),
+            (14, Some(1)),
+            (16, Some(2)),
+            (99, Some(3)),
+        ] {
+            assert_eq!(renewals.before(version), after.map(second), "{version}");
+        }
+        for started in 4..100 {
+            renewals.landed(Some((second(started), 100 + started)));
+        }
+        assert_eq!(renewals.0.len(), RENEWALS_MAX);
+        assert_eq!(renewals.before(150), None, "those before are forgotten");
     }
 
     #[test]

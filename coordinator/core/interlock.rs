@@ -6,9 +6,12 @@
 //!
 //! Kept true: while a replica's hold is open, a renewal by the fleet has landed that it can date on its own
 //! clock, and less than the renew deadline has passed since. A candidate on standby waits a lease duration
-//! from a time not before that landing. Two ways to date a renewal: the start of one's own request, and, for
-//! a renewal of another replica, the start of the newest read that did not show it yet. Clocks of other
-//! machines are never compared: the times in the Lease are only checked for being different.
+//! from a time not before that landing. Three ways to date a renewal: the start of one's own request, and,
+//! for a renewal of another replica, the start of the newest read that did not show it yet, or the start of
+//! the newest renewal of one's own replica Lease whose version is lower: what the API server has stored
+//! later happened later. So a watch of the Lease is enough while somebody renews it, and reads are for when
+//! nobody does. Clocks of other machines are never compared: the times in the Lease are only checked for
+//! being different.
 //!
 //! A replica's hold opens only after this incarnation has renewed once itself, as a ready member. So the last
 //! replica that leaves either sees the newcomer's replica Lease, or loses the compare-and-swap by which it
@@ -101,6 +104,14 @@ pub enum InterlockInput {
         /// The Lease.
         result: Result<Option<Record>, ()>,
     },
+    /// The Lease as a watch shows it, late perhaps, and older perhaps than what was read.
+    Watched {
+        /// The Lease.
+        record: Record,
+        /// When the newest write of this process was started that the API server has stored at a lower
+        /// version; `None` where none is known.
+        after: Option<Time>,
+    },
     /// What came of a write.
     Written {
         /// When the request was started.
@@ -182,8 +193,10 @@ enum Leaving {
 pub struct Interlock {
     config: InterlockConfig,
     seen: Option<Seen>,
-    /// When the newest read or write that showed the Lease was started.
+    /// The newest that was seen of the Lease was current at this time or later.
     last_read: Option<Time>,
+    /// When a watch has brought something new last.
+    watched: Option<Time>,
     /// The newest renewal by the fleet has landed at this time or later.
     landed: Option<Time>,
     terms: u64,
@@ -211,6 +224,7 @@ impl Interlock {
             config,
             seen: None,
             last_read: None,
+            watched: None,
             landed: None,
             terms: 0,
             member: None,
@@ -327,7 +341,31 @@ impl Interlock {
                     if self.leaving != Leaving::No {
                         self.next_at = now;
                     }
-                    self.observe(now, started, record);
+                    // The watch may have gone ahead of a read under way.
+                    let overtaken = self.watched.is_some_and(|watched| started <= watched)
+                        && record.as_ref().is_none_or(|record| !self.is_news(record));
+                    if !overtaken {
+                        let current = self.last_read.max(Some(started));
+                        self.observe(now, self.last_read, current, record);
+                    }
+                }
+            }
+            InterlockInput::Watched { record, after } => {
+                if self.is_news(&record) || broken!(BelievesOldEvents) {
+                    let after = match broken!(DatesByTheWatch) {
+                        true => Some(now),
+                        false => after,
+                    };
+                    let at = self.last_read.max(after);
+                    let is_held = record.holder.is_some();
+                    self.watched = Some(now);
+                    self.observe(now, at, at, Some(record));
+                    if !is_held {
+                        // It is taken after a read alone.
+                        self.next_at = now;
+                    } else if self.only_follows() {
+                        self.next_at = now + self.patience();
+                    }
                 }
             }
             InterlockInput::Written { started, result } => {
@@ -390,8 +428,28 @@ impl Interlock {
         Some(self.landed? + deadline)
     }
 
-    /// The Lease was read.
-    fn observe(&mut self, now: Time, started: Time, record: Option<Record>) {
+    /// Whether this replica has nothing to do but to see others renew.
+    fn only_follows(&self) -> bool {
+        let vouches = self.member.is_some() && self.vouched != self.member;
+        let renews = self.duty.is_some() || (vouches && self.ours().is_some());
+        self.leaving == Leaving::No && !self.must_read && !renews
+    }
+
+    /// Whether a record is newer than all that was seen; nothing is before the first read.
+    fn is_news(&self, record: &Record) -> bool {
+        let seen = self.seen.as_ref().map(|seen| seen.record.as_ref());
+        seen.is_some_and(|seen| seen.is_none_or(|seen| seen.version < record.version))
+    }
+
+    /// The Lease was seen. What is new in it has landed at `newest` or later; it was current at `current` or
+    /// later.
+    fn observe(
+        &mut self,
+        now: Time,
+        newest: Option<Time>,
+        current: Option<Time>,
+        record: Option<Record>,
+    ) {
         let before = self.seen.take();
         let before_record = before.as_ref().and_then(|seen| seen.record.as_ref());
         let ours = record
@@ -401,7 +459,7 @@ impl Interlock {
             Some(record) => {
                 let newest = match broken!(DatesByTheAnswer) {
                     true => Some(now),
-                    false => self.last_read,
+                    false => newest,
                 };
                 let same_term = before_record.is_some_and(|old| old.term() == record.term());
                 if !same_term {
@@ -429,7 +487,7 @@ impl Interlock {
             .as_ref()
             .filter(|_| same)
             .map_or(now, |seen| seen.since);
-        self.last_read = Some(started);
+        self.last_read = current;
         self.seen = Some(Seen { record, since });
     }
 

@@ -506,21 +506,30 @@ struct Server {
     version: u64,
     down_until: Time,
     writes: usize,
+    reads: usize,
+    /// What watches bring: each state of the Lease, and since when.
+    log: Vec<(Time, Record)>,
+    now: Time,
 }
 
 impl Server {
+    fn store(&mut self, record: Record) -> Record {
+        self.version += 1;
+        let stored = Record {
+            version: self.version,
+            ..record
+        };
+        self.lease = Some(stored.clone());
+        self.log.push((self.now, stored.clone()));
+        stored
+    }
+
     fn swap(&mut self, before: Option<u64>, record: Record) -> Written<Record> {
         if self.lease.as_ref().map(|lease| lease.version) != before {
             return Written::Conflict(None);
         }
-        self.version += 1;
         self.writes += 1;
-        let written = Record {
-            version: self.version,
-            ..record
-        };
-        self.lease = Some(written.clone());
-        Written::Done(written)
+        Written::Done(self.store(record))
     }
 }
 
@@ -580,6 +589,90 @@ struct Member {
     joins_at: Option<Time>,
     /// Its fence was open at this time last.
     wrote: Option<Time>,
+    watch: Watch,
+}
+
+/// A member's watch of the Lease, and the renewals of its replica Lease, by which it dates what that brings.
+#[derive(Default)]
+struct Watch {
+    renewal: Option<Request<()>>,
+    /// The version of the renewal under way, once it is stored.
+    stored: Option<u64>,
+    /// Those that were answered: their starts and versions.
+    known: Vec<(Time, u64)>,
+    seen: u64,
+    frozen_until: Time,
+}
+
+impl Watch {
+    const RENEWALS: Time = Duration::from_secs(1);
+
+    fn execute(&mut self, server: &mut Server, reaches: bool) {
+        let Some(request) = &mut self.renewal else {
+            return;
+        };
+        if request.executes.is_some_and(|at| at <= server.now) {
+            request.executes = None;
+            if reaches {
+                server.version += 1;
+                self.stored = Some(server.version);
+            }
+        }
+    }
+
+    /// What is brought now: mostly the newest, sometimes one of long ago.
+    fn step(
+        &mut self,
+        server: &Server,
+        reaches: bool,
+        faults: bool,
+        dice: &mut Dice,
+    ) -> Option<InterlockInput> {
+        let now = server.now;
+        match self.renewal.take() {
+            Some(request) if request.answers <= now => {
+                let stored = self.stored.take();
+                self.known
+                    .extend(stored.map(|version| (request.started, version)));
+            }
+            Some(request) => self.renewal = Some(request),
+            None => {
+                let last = self
+                    .known
+                    .last()
+                    .map_or(Time::ZERO, |(started, _)| *started);
+                if now >= last + Self::RENEWALS {
+                    self.renewal = Some(request((), now, faults, dice));
+                }
+            }
+        }
+        if faults && dice.one_in(400) {
+            self.frozen_until = now + dice.ms(200, 25_000);
+        }
+        if now < self.frozen_until || !reaches || server.log.is_empty() {
+            return None;
+        }
+        let old = faults && dice.one_in(50);
+        let (at, record) = match old {
+            true => {
+                let place = dice.below(server.log.len() as u64);
+                &server.log[usize::try_from(place).unwrap()]
+            }
+            false => server.log.last()?,
+        };
+        if !old && (record.version <= self.seen || now < *at + dice.ms(1, 300)) {
+            return None;
+        }
+        self.seen = self.seen.max(record.version);
+        let lower = self
+            .known
+            .iter()
+            .filter(|(_, version)| *version < record.version);
+        Some(InterlockInput::Watched {
+            record: record.clone(),
+            after: lower.map(|(started, _)| *started).max(),
+        })
+    }
 }
 
 impl Member {
@@ -597,6 +690,7 @@ impl Member {
             leaves_at: None,
             joins_at: Some(dice.ms(10, 3_000)),
             wrote: None,
+            watch: Watch::default(),
         }
     }
 }
@@ -689,7 +783,11 @@ impl World {
             .iter()
             .filter(|member| now < member.counted_until)
             .count();
+        self.server.now = now;
         for member in &mut self.members {
+            member
+                .watch
+                .execute(&mut self.server, up && now >= member.cut_until);
             let Some(request) = &mut member.request else {
                 continue;
             };
@@ -699,7 +797,10 @@ impl World {
                     continue;
                 }
                 request.answer = Some(match &request.what {
-                    InterlockEffect::Read => Answer::Read(self.server.lease.clone()),
+                    InterlockEffect::Read => {
+                        self.server.reads += 1;
+                        Answer::Read(self.server.lease.clone())
+                    }
                     InterlockEffect::CountMembers => Answer::Members(counted),
                     InterlockEffect::Write { what, before } => {
                         let record = member.machine.record(*what, before.as_ref(), member.wall);
@@ -775,6 +876,17 @@ impl World {
                     },
                 });
             }
+            let reaches = now >= self.server.down_until && now >= member.cut_until;
+            let watched = member
+                .watch
+                .step(&self.server, reaches, self.faults, &mut self.dice);
+            inputs.extend(watched.map(|input| match input {
+                InterlockInput::Watched { record, after } => InterlockInput::Watched {
+                    record,
+                    after: after.map(|after| after + member.ahead),
+                },
+                other => other,
+            }));
             if member.joins_at.is_some_and(|joins| joins <= now) {
                 member.joins_at = None;
                 member.counted_until = Time::MAX;
@@ -945,9 +1057,8 @@ impl World {
                 "the candidate is stopped".to_owned()
             }
             9 => {
-                if let Some(lease) = &mut self.server.lease {
-                    self.server.version += 1;
-                    lease.version = self.server.version;
+                if let Some(lease) = self.server.lease.clone() {
+                    self.server.store(lease);
                 }
                 "the Lease is labelled".to_owned()
             }
@@ -1092,10 +1203,13 @@ fn a_fleet_at_rest_writes_once_a_retry_period_and_survives_each_members_end() {
         }
     };
     run_to(&mut world, 10.0);
-    let before = world.server.writes;
+    let before = (world.server.writes, world.server.reads);
     run_to(&mut world, 110.0);
-    let writes = world.server.writes - before;
+    let writes = world.server.writes - before.0;
     assert!((45..=52).contains(&writes), "{writes} writes in 100 s");
+    // A watch is enough for those that follow.
+    let reads = world.server.reads - before.1;
+    assert!(reads <= 3, "{reads} reads in 100 s");
     // The renewing replica dies; the others stay open throughout.
     for _ in 0..2 {
         let now = world.now;

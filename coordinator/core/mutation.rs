@@ -123,6 +123,10 @@ mutations! {
     HoldsOnSight,
     /// Another replica's renewal is dated by the answer that showed it.
     DatesByTheAnswer,
+    /// What a watch brings is dated by its arrival.
+    DatesByTheWatch,
+    /// What a watch brings counts though something newer was seen.
+    BelievesOldEvents,
     /// The fleet takes the Lease of a holder that renews.
     TakesFromTheLiving,
     /// A replica that leaves releases the Lease without counting the others.
@@ -184,6 +188,8 @@ impl Mutation {
         Self::HoldIsTheDuration,
         Self::HoldsOnSight,
         Self::DatesByTheAnswer,
+        Self::DatesByTheWatch,
+        Self::BelievesOldEvents,
         Self::TakesFromTheLiving,
         Self::ReleasesUncounted,
     ];
