@@ -7,7 +7,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use harness::{ControlPlane, Fleet, Metrics, Replica, Shards, until};
+use harness::{ControlPlane, Fleet, Metrics, Replica, Shards, panic::panic_in, until};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{ListParams, PostParams};
@@ -21,6 +21,12 @@ use crate::judge::{Judge, Verdict};
 pub(crate) const POLL: Duration = Duration::from_millis(50);
 /// For what has no bound of its own: far beyond what it takes on a machine busy with other tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// A kubelet compares its containers with what the runtime has once a second.
+pub(crate) const KUBELET: Duration = Duration::from_secs(1);
+/// A replica that is to panic has work within this.
+const WORKS: Duration = Duration::from_secs(20);
+/// What every reconcile of a key comes to, in a task on one of the threads that have the ranges.
+const IN_A_TASK: &str = "Range$GT$8finished";
 /// The fleet's name, unless a test says otherwise.
 pub(crate) const FLEET: &str = "manifold";
 
@@ -427,6 +433,12 @@ pub(crate) async fn complete(api: &Api<Deployment>, name: &str, replicas: i32) -
 /// The end of one replica's log, for an error.
 pub(crate) fn log_of(replica: &Replica) -> String {
     std::fs::read_to_string(replica.log()).unwrap_or_default()
+}
+
+/// One thread of a replica panics when it next has finished a key; gives the moment.
+pub(crate) async fn panic_at_work(replica: &Replica) -> Result<Instant> {
+    let (id, program) = (replica.id(), replica.program().to_owned());
+    tokio::task::spawn_blocking(move || panic_in(id, &program, IN_A_TASK, WORKS)).await?
 }
 
 /// A control plane whose audit log the judge can read.

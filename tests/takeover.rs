@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
-use harness::{AuditRecord, ControlPlane, Fleet, Replica, panic::panic_in, run_test, until};
+use harness::{AuditRecord, ControlPlane, Fleet, Replica, run_test, until};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -21,16 +21,14 @@ use kube::{Api, Client};
 use serde_json::json;
 
 use crate::support::{
-    FLEET, Owners, PATIENCE, POLL, Watcher, alone, complete, create, deployment, ended_well, judge,
-    judged, log_of, owners,
+    FLEET, KUBELET, Owners, PATIENCE, POLL, Watcher, alone, complete, create, deployment,
+    ended_well, judge, judged, log_of, owners, panic_at_work,
 };
 
 const REPLICAS: usize = 3;
 const RANGES: u32 = 256;
 /// Each is a key, and so are its ReplicaSets: a third of them is in a replica's ranges.
 const DEPLOYMENTS: usize = 24;
-/// A kubelet compares its containers with what the runtime has once a second.
-const KUBELET: Duration = Duration::from_secs(1);
 /// What a process has sent may be executed for so long after its end: the defaults' lease duration less the
 /// renew deadline.
 const LATE_WRITES: Duration = Duration::from_secs(2);
@@ -40,10 +38,6 @@ const LEASE: Duration = Duration::from_secs(5);
 const TAKING: Duration = Duration::from_millis(800);
 /// In one run of each kind, a single range decides, and other tests compute on the same processors.
 const SLACK: Duration = Duration::from_secs(1);
-/// A replica that is to panic has work within this.
-const WORKS: Duration = Duration::from_secs(20);
-/// What every reconcile of a key comes to, in a task on one of the threads that have the ranges.
-const IN_A_TASK: &str = "Range$GT$8finished";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
@@ -285,11 +279,6 @@ impl Scene {
 
     /// Keeps the keys at work until one thread of a replica panics.
     async fn panic(&self, index: usize) -> Result<Timestamp> {
-        let (id, program) = (
-            self.replicas[index].id(),
-            self.replicas[index].program().to_owned(),
-        );
-        let panics = tokio::task::spawn_blocking(move || panic_in(id, &program, IN_A_TASK, WORKS));
         let nudges = async {
             for number in 0.. {
                 let patch = json!({"metadata": {"annotations": {"nudge": number.to_string()}}});
@@ -303,7 +292,7 @@ impl Scene {
             anyhow::Ok(())
         };
         let at = tokio::select! {
-            panicked = panics => panicked??,
+            panicked = panic_at_work(&self.replicas[index]) => panicked?,
             nudged = nudges => {
                 nudged?;
                 anyhow::bail!("it works no more")

@@ -18,6 +18,7 @@ pub mod hang;
 pub mod image;
 pub mod jaeger;
 pub mod kubeconfig;
+pub mod memory;
 pub mod metrics;
 pub mod metrics_api;
 pub mod mounts;

@@ -483,6 +483,11 @@ impl Process {
         self.signal(Signal::INT)
     }
 
+    /// SIGABRT, and does not wait: a program in Go ends by its fatal error, as by a panic.
+    pub fn abort(&mut self) -> Result<()> {
+        self.signal(Signal::ABORT)
+    }
+
     /// SIGTERM, then waits for the end; an error when that takes longer than `limit`.
     pub async fn terminate(&mut self, limit: Duration) -> Result<ExitStatus> {
         self.ask_to_end()?;

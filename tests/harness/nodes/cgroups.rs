@@ -25,6 +25,13 @@ pub(super) struct Hierarchy {
     own: PathBuf,
 }
 
+/// The cgroup of this process in the hierarchy with just this controller, where version 1 has it.
+pub(crate) fn own(controller: &str) -> Result<Option<PathBuf>> {
+    let all = hierarchies()?;
+    let found = all.into_iter().find(|one| one.options == controller);
+    Ok(found.map(|one| one.own))
+}
+
 /// Those of version 1 that are mounted here.
 pub(super) fn hierarchies() -> Result<Vec<Hierarchy>> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").context("reading the mounts")?;
@@ -122,24 +129,29 @@ impl Cgroups {
 
 impl Drop for Cgroups {
     fn drop(&mut self) {
-        let started = Instant::now();
-        for path in &self.paths {
-            while path.exists() {
-                let done = remove_bottom_up(path);
-                if done.is_ok() {
-                    break;
-                }
-                if started.elapsed() > REMOVAL_LIMIT {
-                    eprintln!("{} is left: {:?}", path.display(), done.err());
-                    break;
-                }
-                std::thread::sleep(POLL);
+        remove(&self.paths);
+    }
+}
+
+/// Waits until no process is left in these cgroups, and removes them with all that were made below.
+pub(crate) fn remove(paths: &[PathBuf]) {
+    let started = Instant::now();
+    for path in paths {
+        while path.exists() {
+            let done = remove_bottom_up(path);
+            if done.is_ok() {
+                break;
             }
-            if !path.exists()
-                && let Err(error) = process::forget_directory(path)
-            {
-                eprintln!("{}: {error:#}", path.display());
+            if started.elapsed() > REMOVAL_LIMIT {
+                eprintln!("{} is left: {:?}", path.display(), done.err());
+                break;
             }
+            std::thread::sleep(POLL);
+        }
+        if !path.exists()
+            && let Err(error) = process::forget_directory(path)
+        {
+            eprintln!("{}: {error:#}", path.display());
         }
     }
 }

@@ -11,7 +11,7 @@
 //! kernel removes everything with the processes that hold the namespaces; the cgroups that are left, empty,
 //! are removed when a [`Node`] is dropped, or by the watchdog where this process is killed.
 
-mod cgroups;
+pub(crate) mod cgroups;
 pub mod csi;
 mod files;
 mod forward;
