@@ -1,5 +1,9 @@
 //! An API server whose places are all taken by the bulk writes of kube-system: renewals of Leases go ahead of
-//! them.
+//! them. And one that is slow for long, in [`slow`].
+
+mod deeds;
+mod kubelet;
+mod slow;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

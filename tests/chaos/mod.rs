@@ -231,7 +231,7 @@ async fn all(settings: &Settings) -> Result<()> {
         faults.len(),
         took.as_secs_f64(),
     );
-    println!("{}", chaos.judge()?);
+    println!("{}", judge(&chaos.control_plane, chaos.slack)?);
     ensure!(
         too_long.is_empty() || !settings.latencies,
         "{}",
@@ -680,43 +680,6 @@ impl Chaos {
         .await
     }
 
-    /// What the API server has recorded.
-    fn judge(&self) -> Result<String> {
-        let (mut ownership, mut children) = (Ownership::of(FLEET), Children::default());
-        let (mut names, mut volumes) = (Names::default(), Volumes::default());
-        self.control_plane.audit().read(|record| {
-            ownership.read(&record);
-            children.read(&record);
-            names.read(&record);
-            volumes.read(&record);
-        })?;
-        let (owned, counted, kept) = (
-            ownership.verdict(stretched(UNOWNED, self.slack)),
-            children.verdict(self.slack),
-            volumes.verdict(),
-        );
-        let said = format!(
-            "ownership: {}\nchildren: {} pods of {} ReplicaSets, {} complaints\nnames: {} generated\nvolumes: {}",
-            owned.summary(),
-            counted.pods,
-            counted.owners,
-            counted.complaints.len(),
-            names.count(),
-            kept.summary()
-        );
-        let complaints = [
-            owned.complaints,
-            counted.complaints,
-            names.complaints(),
-            kept.complaints,
-        ]
-        .concat();
-        if !complaints.is_empty() {
-            bail!("{said}\n{}", complaints.join("\n"));
-        }
-        Ok(said)
-    }
-
     /// A line for each kind of fault, and what took longer than promised.
     fn compare_waits(&mut self, slack: f64) -> (String, Vec<String>) {
         let (mut lines, mut broken) = (Vec::new(), Vec::new());
@@ -740,6 +703,43 @@ impl Chaos {
         }
         (lines.join("\n"), broken)
     }
+}
+
+/// What the API server has recorded of a fleet, and whether that is as promised, times this factor.
+pub(crate) fn judge(control_plane: &ControlPlane, slack: f64) -> Result<String> {
+    let (mut ownership, mut children) = (Ownership::of(FLEET), Children::default());
+    let (mut names, mut volumes) = (Names::default(), Volumes::default());
+    control_plane.audit().read(|record| {
+        ownership.read(&record);
+        children.read(&record);
+        names.read(&record);
+        volumes.read(&record);
+    })?;
+    let (owned, counted, kept) = (
+        ownership.verdict(stretched(UNOWNED, slack)),
+        children.verdict(slack),
+        volumes.verdict(),
+    );
+    let said = format!(
+        "ownership: {}\nchildren: {} pods of {} ReplicaSets, {} complaints\nnames: {} generated\nvolumes: {}",
+        owned.summary(),
+        counted.pods,
+        counted.owners,
+        counted.complaints.len(),
+        names.count(),
+        kept.summary()
+    );
+    let complaints = [
+        owned.complaints,
+        counted.complaints,
+        names.complaints(),
+        kept.complaints,
+    ]
+    .concat();
+    if !complaints.is_empty() {
+        bail!("{said}\n{}", complaints.join("\n"));
+    }
+    Ok(said)
 }
 
 /// How long keys may wait at p99: those of the replica that was hit, and the others.

@@ -26,6 +26,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 
 use crate::certificates::Identity;
@@ -89,6 +90,9 @@ fn forward(authority: &str, identity: Option<&Identity>) -> Result<Forward> {
         .build(connector))
 }
 
+/// Frames of one watch that are late at once; the server waits for more.
+const LATE_MAX: usize = 1024;
+
 /// The ending of the paths whose watches bring nothing, if any.
 type Frozen = Option<&'static str>;
 
@@ -98,6 +102,7 @@ pub struct Proxy {
     port: u16,
     frozen: watch::Sender<Frozen>,
     delay: watch::Sender<Duration>,
+    late: watch::Sender<Duration>,
     task: JoinHandle<()>,
 }
 
@@ -120,6 +125,8 @@ impl Proxy {
         let freezes = frozen.subscribe();
         let delay = watch::Sender::new(Duration::ZERO);
         let delays = delay.subscribe();
+        let late = watch::Sender::new(Duration::ZERO);
+        let lates = late.subscribe();
         let task = tokio::spawn(serve(listener, config, move |request| {
             let to = if request.headers().contains_key(header::AUTHORIZATION) {
                 with_token.clone()
@@ -127,17 +134,19 @@ impl Proxy {
                 own.clone()
             };
             let (host, freezes, takes) = (host.clone(), freezes.clone(), *delays.borrow());
+            let lates = lates.clone();
             async move {
                 if !takes.is_zero() {
                     tokio::time::sleep(takes).await;
                 }
-                pass(request, to, host, freezes).await
+                pass(request, to, host, (freezes, lates)).await
             }
         }));
         Ok(Self {
             port,
             frozen,
             delay,
+            late,
             task,
         })
     }
@@ -160,6 +169,11 @@ impl Proxy {
     /// Every call is sent on so much later; what a watch brings, once it is open, is not held up.
     pub fn delay_calls(&self, delay: Duration) {
         self.delay.send_replace(delay);
+    }
+
+    /// All that a watch brings is so much later, in its order.
+    pub fn delay_watches(&self, delay: Duration) {
+        self.late.send_replace(delay);
     }
 }
 
@@ -198,7 +212,7 @@ async fn pass(
     mut request: Request<Incoming>,
     to: Forward,
     host: String,
-    frozen: watch::Receiver<Frozen>,
+    (frozen, lates): (watch::Receiver<Frozen>, watch::Receiver<Duration>),
 ) -> Result<Response<Body>, hyper_util::client::legacy::Error> {
     let path = request
         .uri()
@@ -223,5 +237,19 @@ async fn pass(
         }
         Some((frame, (body, frozen, resource)))
     });
-    Ok(Response::from_parts(head, StreamBody::new(frames.boxed())))
+    if !is_watch {
+        return Ok(Response::from_parts(head, StreamBody::new(frames.boxed())));
+    }
+    let frames = frames.map(move |frame| {
+        let (since, late) = (Instant::now(), *lates.borrow());
+        async move {
+            // The clock of timers is a coarse one.
+            if !late.is_zero() {
+                tokio::time::sleep_until(since + late).await;
+            }
+            frame
+        }
+    });
+    let frames = frames.buffered(LATE_MAX).boxed();
+    Ok(Response::from_parts(head, StreamBody::new(frames)))
 }
