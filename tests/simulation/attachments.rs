@@ -251,6 +251,14 @@ impl Attachments {
         busy
     }
 
+    /// Whether a pod's node has all volumes mounted that its pods want.
+    pub fn are_mounted(&self, world: &World, pod: &Pod) -> bool {
+        let node = controllers_kit::pods::node_name(pod);
+        let mut wanted = wanted(world, node).into_iter();
+        claim_names(pod).is_empty()
+            || wanted.all(|volume| self.mounted.contains(&(node.to_owned(), volume)))
+    }
+
     /// What a node has mounted or is about to mount.
     fn of(&self, node: &str) -> impl Iterator<Item = Place> {
         let all = self.mounted.iter().chain(&self.mounting);

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use controllers_kit::{SignedDuration, Timestamp, testing};
+use controllers_kit::{FlagValue, SignedDuration, Timestamp, testing};
 use coordinator::Door;
 use futures::task::AtomicWaker;
 use node::view::View;
@@ -21,6 +21,7 @@ use crate::{
     mutants::Mutant,
     poison::Poison,
     server::{Answer, Log, Request, Server},
+    stories::Recorder,
 };
 
 /// Lines of the record that a violation shows.
@@ -166,6 +167,10 @@ pub struct State {
     pub ended: Vec<usize>,
     /// A key that kills, where there is one.
     pub poison: Poison,
+    /// Writes a story down, where one is played.
+    pub recorder: Option<Recorder>,
+    /// Flags of replicas with another value than [`crate::replica::flags`] has.
+    pub flags: Vec<(&'static str, FlagValue)>,
     origin: Instant,
     hash: u64,
     lines: VecDeque<String>,
@@ -199,6 +204,8 @@ impl Hub {
                 under_way: 0,
                 ended: Vec::new(),
                 poison: Poison::default(),
+                recorder: None,
+                flags: Vec::new(),
                 origin: Instant::now(),
                 hash: 0xcbf2_9ce4_8422_2325,
                 lines: VecDeque::new(),
@@ -304,6 +311,13 @@ impl State {
             self.lines.pop_front();
         }
         self.lines.push_back(line);
+    }
+
+    /// Writes it down where a story is played.
+    pub fn record(&mut self, what: impl FnOnce(&mut Recorder)) {
+        if let Some(recorder) = &mut self.recorder {
+            what(recorder);
+        }
     }
 
     /// The record, in one number.
@@ -426,8 +440,12 @@ impl State {
                 self.counts.moves += 1;
                 self.log(format_args!("  {line}"));
             }
+            if let Some(recorder) = &mut self.recorder {
+                recorder.leases(sent.replica, request, code, &self.server);
+            }
             return answer;
         }
+        self.record(|recorder| recorder.answered(&sent, &writer, request, code, &changes));
         let flags = match (sent.held, sent.aborted) {
             (true, _) => " (stood still)",
             (false, true) => " (nobody waits)",
@@ -486,6 +504,7 @@ impl State {
         let changes = self.server.change(change);
         for change in &changes {
             self.log(format_args!("{what}: {}", change_words(change)));
+            self.record(|recorder| recorder.other(what, change));
         }
         for what in self.judge.after(&self.server, &changes, None) {
             self.violate(what);

@@ -26,6 +26,7 @@ pub mod scaling;
 pub mod selection;
 pub mod server;
 pub mod storage;
+pub mod stories;
 #[cfg(test)]
 mod tests;
 pub mod workloads;

@@ -14,6 +14,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use simulation::{
     mutants::Mutant,
     run::{Options, Report, controllers, run},
+    stories,
 };
 
 /// Runs the fleet on simulated time, from seeds.
@@ -38,6 +39,9 @@ struct Args {
     /// Runs at once; one for each core where none is named
     #[arg(long)]
     threads: Option<usize>,
+    /// Plays this story and prints it
+    #[arg(long, value_name = "NAME")]
+    story: Option<String>,
     /// Continue after this many violations
     #[arg(long, default_value_t = 5)]
     violations: usize,
@@ -54,10 +58,26 @@ fn main() -> ExitCode {
         );
         return ExitCode::from(2);
     }
+    if let Some(name) = &args.story {
+        return story(name);
+    }
     match args.seed {
         Some(seed) => one(&args, seed),
         None => many(&args),
     }
+}
+
+fn story(name: &str) -> ExitCode {
+    let Some(story) = stories::ALL.iter().find(|story| story.name == name) else {
+        let names: Vec<&str> = stories::ALL.iter().map(|story| story.name).collect();
+        eprintln!(
+            "no story is named {name:?}; there are: {}",
+            names.join(", ")
+        );
+        return ExitCode::from(2);
+    };
+    print!("{}", story.play());
+    ExitCode::SUCCESS
 }
 
 fn options(args: &Args, seed: u64) -> Options {

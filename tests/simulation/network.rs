@@ -446,6 +446,9 @@ impl Calls for Peers {
                 attempt,
                 build: self.build.clone(),
             };
+            self.hub.with(|shared| {
+                shared.record(|recorder| recorder.handed(self.replica, to, (range, epoch), &state));
+            });
             let answer = self
                 .call(way, HANDOFF_DEADLINE, move |door| {
                     let (offer, state) = (offer.clone(), state.clone());

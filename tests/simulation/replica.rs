@@ -381,6 +381,9 @@ async fn live(
     if let Some(mutant) = mutant {
         mutant.flags(&mut flags);
     }
+    for (name, value) in hub.with(|state| state.flags.clone()) {
+        flags.set(name, value);
+    }
     let node = Node::start(Parts {
         adapts: Box::new(|_| false),
         replica: name.clone(),

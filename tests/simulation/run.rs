@@ -416,7 +416,7 @@ impl Director {
             }
             if now >= next_renewal {
                 next_renewal = now + RENEWED_EVERY;
-                self.renew();
+                renew(&self.hub);
             }
             if now >= next_step {
                 next_step = now + self.dice.millis(20, 150);
@@ -573,28 +573,6 @@ impl Director {
         if idle {
             self.idle_at = self.hub.with(|state| state.server.world.version());
         }
-    }
-
-    /// Kubelets renew their nodes' Leases; one of which the cluster thinks otherwise says that its node is
-    /// ready.
-    fn renew(&self) {
-        self.hub.with(|state| {
-            let now = state.now();
-            state.server.advance_to(now);
-            let nodes = state.server.world.all::<Node>();
-            let living = nodes
-                .iter()
-                .filter(|node| Object::metadata(&***node).label(SILENT).is_none());
-            for node in living {
-                let name = Object::metadata(&**node).name.to_string();
-                state.server.renew(&name);
-                if heartbeat::ready(node).is_some_and(|ready| ready.status != "True") {
-                    state.others("kubelet", |world| {
-                        world.change::<Node>(&name, |node| say_ready(node, now));
-                    });
-                }
-            }
-        });
     }
 
     /// Something breaks.
@@ -808,6 +786,28 @@ impl Director {
             }
         });
     }
+}
+
+/// Kubelets renew their nodes' Leases; one of which the cluster thinks otherwise says that its node is
+/// ready.
+pub fn renew(hub: &Hub) {
+    hub.with(|state| {
+        let now = state.now();
+        state.server.advance_to(now);
+        let nodes = state.server.world.all::<Node>();
+        let living = nodes
+            .iter()
+            .filter(|node| Object::metadata(&***node).label(SILENT).is_none());
+        for node in living {
+            let name = Object::metadata(&**node).name.to_string();
+            state.server.renew(&name);
+            if heartbeat::ready(node).is_some_and(|ready| ready.status != "True") {
+                state.others("kubelet", |world| {
+                    world.change::<Node>(&name, |node| say_ready(node, now));
+                });
+            }
+        }
+    });
 }
 
 /// What a kubelet says of its node.

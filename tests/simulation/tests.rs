@@ -11,6 +11,7 @@ use crate::{
 
 mod conformance;
 mod seeds;
+mod stories;
 
 /// What `cargo verify` runs.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=300;

@@ -26,12 +26,12 @@ use prost::Message as _;
 
 use crate::dice::Dice;
 
-mod attachments;
+pub mod attachments;
 mod claims;
 mod clearing;
 mod devices;
 pub mod identity;
-mod nodes;
+pub mod nodes;
 mod scaling;
 pub mod storage;
 mod volumes;
@@ -504,7 +504,7 @@ fn daemon_sets(making: &mut Making) {
 const JOB_UID: &str = "batch.kubernetes.io/controller-uid";
 
 /// A Job as the API server leaves it, whose pods end with some codes.
-fn counted(name: &str, parallelism: i32, completions: i32, exits: &str) -> Job {
+pub fn counted(name: &str, parallelism: i32, completions: i32, exits: &str) -> Job {
     let mut made = job(name);
     let uid = Object::metadata(&made).uid.to_string();
     let mut selector = LabelSelector::default();

@@ -58,7 +58,7 @@ fn claim_of(number: usize) -> String {
 }
 
 /// A claim and its volume, bound to each other.
-fn bound(making: &mut Making, name: &str, mode: &str) {
+pub fn bound(name: &str, mode: &str) -> (PersistentVolumeClaim, PersistentVolume) {
     let mut claim: PersistentVolumeClaim = claim(name);
     let volume = volume_of(name);
     claim.metadata_mut().uid = format!("uid-{name}").as_str().into();
@@ -97,8 +97,13 @@ fn bound(making: &mut Making, name: &str, mode: &str) {
         ..PersistentVolumeSpec::default()
     });
     made.status.get_or_insert_default().phase = "Bound".into();
+    (claim, made)
+}
+
+fn put_bound(making: &mut Making, name: &str, mode: &str) {
+    let (claim, volume) = bound(name, mode);
     making.put(claim);
-    making.put(made);
+    making.put(volume);
 }
 
 fn user(name: &str, node: &str, claim: &str) -> Pod {
@@ -160,11 +165,11 @@ pub(super) fn attached(making: &mut Making) {
     for name in NODES.into_iter().chain([SILENCED]) {
         making.put(managed(name));
     }
-    bound(making, "shared", "ReadWriteMany");
+    put_bound(making, "shared", "ReadWriteMany");
     for node in NODES {
         making.put(user(&format!("reads-{node}"), node, "shared"));
     }
-    bound(making, STUCK, "ReadWriteOnce");
+    put_bound(making, STUCK, "ReadWriteOnce");
     making.put(user("stays", SILENCED, STUCK));
     held(making);
     making.then(|world| {
@@ -175,7 +180,7 @@ pub(super) fn attached(making: &mut Making) {
     making.then(|world| remove(world, "stays"));
     for number in 0..VOLUMES {
         let claim = claim_of(number);
-        bound(making, &claim, "ReadWriteOnce");
+        put_bound(making, &claim, "ReadWriteOnce");
         let first = making.dice.below(NODES.len());
         making.put(user(&format!("{claim}-0"), NODES[first], &claim));
     }

@@ -15,7 +15,7 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 const TAINT: &str = "example.com/out";
 
 /// A node of a zone whose kubelet has said that it is ready.
-fn ready(name: &str, zone: &str) -> Node {
+pub fn ready(name: &str, zone: &str) -> Node {
     let mut node = node(name).label(ZONE, zone);
     let condition = |kind: &str, status: &str| NodeCondition {
         r#type: kind.to_owned(),
