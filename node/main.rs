@@ -2,12 +2,11 @@
 
 use std::{process::ExitCode, sync::Arc};
 
-use node::{
-    actors::host::LateFence,
+use node::{actors::host::LateFence, config_file, ending, run, telemetry, termination};
+use node_options::{
+    Surroundings,
     args::{self, Parsed},
-    config, ending,
-    options::Surroundings,
-    registry, run, telemetry, termination,
+    config,
 };
 
 #[global_allocator]
@@ -20,13 +19,17 @@ fn main() -> ExitCode {
         .first()
         .is_some_and(|first| doctor::SUBCOMMANDS.contains(&first.as_str()))
     {
-        return doctor::run(&words, env!("CARGO_PKG_VERSION"), &registry::descriptors());
+        return doctor::run(
+            &words,
+            env!("CARGO_PKG_VERSION"),
+            &node_registry::descriptors(),
+        );
     }
     if words
         .first()
         .is_some_and(|first| first == config::cli::WORD)
     {
-        return config::cli::run(&words, &registry::descriptors());
+        return config::cli::run(&words, &node_registry::descriptors());
     }
     match start(words) {
         Ok(code) => ExitCode::from(code),
@@ -40,7 +43,7 @@ fn main() -> ExitCode {
 }
 
 fn start(words: Vec<String>) -> Result<u8, String> {
-    let descriptors = registry::descriptors();
+    let descriptors = node_registry::descriptors();
     let parsed = args::parse(args::flags(&descriptors), words);
     let flags = match parsed.map_err(|error| format!("{error}: see manifold --help"))? {
         Parsed::Run(flags) => flags,
@@ -50,7 +53,7 @@ fn start(words: Vec<String>) -> Result<u8, String> {
         }
     };
     let surroundings = Surroundings::now();
-    let maker = config::Maker::new(flags, descriptors, surroundings);
+    let maker = config_file::Maker::new(flags, descriptors, surroundings);
     let (options, content) = maker.start().map_err(|error| error.to_string())?;
     // The provider is set by nobody else: this is the first line that needs it.
     let _already = rustls::crypto::ring::default_provider().install_default();

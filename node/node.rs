@@ -10,6 +10,7 @@ use arc_swap::ArcSwapOption;
 use controllers_kit::{Factory, Flags};
 use coordinator::Pulse;
 use node_cache::{Api, Cache};
+use node_options::ShadowOptions;
 
 use crate::{
     actors::{controller::Controller, host::Host, watch::Watch},
@@ -22,7 +23,6 @@ use crate::{
     history::History,
     keys::Keys,
     metrics::Metrics,
-    options::ShadowOptions,
     server::Server,
     shadowing::{self, Shadow},
     shared::{Aside, Shared, Unit, Unwoken},
@@ -41,7 +41,7 @@ pub struct Parts {
     pub controllers: Vec<Factory>,
     /// The flags' values.
     pub flags: Flags,
-    /// Whether the number of workers by this flag may grow: see [`crate::options::Options::adapts`].
+    /// Whether the number of workers by this flag may grow: see [`node_options::Options::adapts`].
     pub adapts: Box<dyn Fn(&str) -> bool>,
     /// For watches.
     pub watches: Api,

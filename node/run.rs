@@ -17,6 +17,7 @@ use coordinator::{
     ServerFence, ServerFenceMode, View,
 };
 use node_cache::{Api, Cache, Purpose, State};
+use node_options::{FleetOptions, InForce, Options, PeerTransport, args};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -28,13 +29,12 @@ use crate::{
     actors::host::LateFence,
     agreement::{self, Agreement, Fingerprints},
     api_server::ApiServer,
-    args,
     auth::Auth,
     budget,
     clock::SystemClock,
     cloud::{Cloud, NoCloud, Provider, ReadOnly},
     components::{self, Source, causes},
-    config,
+    config_file,
     credentials::Credentials,
     currency,
     debug::{self, Inside},
@@ -44,8 +44,7 @@ use crate::{
     lock::{self, Note, Taken},
     metrics::Metrics,
     node::{Node, Parts, Threads},
-    options::{FleetOptions, InForce, Options, PeerTransport},
-    ownership, pod_events, registry,
+    ownership, pod_events,
     rotation::{self, Followed},
     server::Server,
     shadowing, steer,
@@ -103,7 +102,7 @@ pub async fn run(
     options: Options,
     telemetry: &Telemetry,
     fence: Arc<LateFence>,
-    (maker, content): (config::Maker, Option<Vec<u8>>),
+    (maker, content): (config_file::Maker, Option<Vec<u8>>),
 ) -> Result<u8, Error> {
     if options.shadow.is_some() {
         // Before the first connection.
@@ -293,11 +292,11 @@ pub async fn run(
         actix::spawn(pod_events::send(apis.rare.kube(), pod, waiting));
         notices
     });
-    let file_state = Arc::<config::FileState>::default();
+    let file_state = Arc::<config_file::FileState>::default();
     let file = Arc::clone(&file_state);
     health.note(Kind::Readyz, Box::new(move || file.lines()));
     if let Some(content) = content {
-        actix::spawn(config::follow(config::Parts {
+        actix::spawn(config_file::follow(config_file::Parts {
             maker: Arc::new(maker),
             content,
             in_force: Arc::clone(&in_force),
@@ -510,7 +509,7 @@ async fn comparison_ends(options: &Options) {
 }
 
 /// Has options take effect that have changed while the process runs.
-fn changes(node: &Arc<Node>, verbosity: &Arc<Verbosity>) -> Box<config::Apply> {
+fn changes(node: &Arc<Node>, verbosity: &Arc<Verbosity>) -> Box<config_file::Apply> {
     let (node, verbosity) = (Arc::clone(node), Arc::clone(verbosity));
     Box::new(move |before, now| {
         let mut without = Vec::new();
@@ -576,7 +575,7 @@ fn watching(options: &Options) -> node_cache::Settings {
 /// The controllers that the options name and that run with the flags. All others are logged with the reason.
 fn enabled(options: &Options, flags: &Flags) -> Result<Vec<Factory>, Error> {
     let mut enabled = Vec::new();
-    for factory in registry::all() {
+    for factory in node_registry::all() {
         let descriptor = (factory.describe)();
         let selected = descriptor.runs_unlisted || options.controllers.contains(&descriptor.name);
         let runs = match (selected, descriptor.on_by_default) {
@@ -602,7 +601,7 @@ fn enabled(options: &Options, flags: &Flags) -> Result<Vec<Factory>, Error> {
 /// that run: as the shortest list, with blanks between its entries. Replicas must agree on it, and `manifold
 /// doctor` compares it with what runs elsewhere.
 fn selected(listed: &[&str], running: &[&str]) -> String {
-    let descriptors = registry::descriptors();
+    let descriptors = node_registry::descriptors();
     let names = descriptors
         .iter()
         .filter(|one| match one.runs_unlisted {
@@ -628,7 +627,7 @@ fn measured(running: &[&str]) -> Vec<Descriptor> {
         .iter()
         .map(|factory| (factory.describe)().name)
         .collect();
-    let mut descriptors = registry::descriptors();
+    let mut descriptors = node_registry::descriptors();
     descriptors.retain(|one| !clouds.contains(&one.name) || running.contains(&one.name));
     descriptors
 }
@@ -1259,14 +1258,14 @@ mod tests {
     #[test]
     fn the_controller_of_tokens_runs_with_a_key_whatever_is_listed() {
         const TOKENS: &str = "serviceaccount-token-controller";
-        let descriptors = registry::descriptors();
+        let descriptors = node_registry::descriptors();
         let run = |words: &[&str]| {
             let specs = args::flags(&descriptors);
             let args::Parsed::Run(values) = args::parse(specs, words.iter().copied()).unwrap()
             else {
                 panic!("nothing is to be printed");
             };
-            let surroundings = crate::options::Surroundings {
+            let surroundings = node_options::Surroundings {
                 host_name: "one".to_owned(),
                 ..Default::default()
             };
@@ -1284,7 +1283,7 @@ mod tests {
     #[test]
     fn the_selection_is_published_as_the_shortest_list() {
         const TOKENS: &str = "serviceaccount-token-controller";
-        let all: Vec<&str> = registry::descriptors()
+        let all: Vec<&str> = node_registry::descriptors()
             .iter()
             .filter(|one| one.on_by_default)
             .map(|one| one.name)

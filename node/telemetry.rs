@@ -13,6 +13,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use node_options::{LoggingOptions, Options};
 use tracing::{Event, Level, Metadata, Subscriber, field::Field, subscriber::Interest};
 use tracing_subscriber::{
     EnvFilter, Layer,
@@ -22,10 +23,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-use crate::{
-    options::{LoggingOptions, Options},
-    trace::{Instance, Traces, settings},
-};
+use crate::trace::{Instance, Traces, settings};
 
 /// Below this verbosity the API client's own messages are left out.
 const QUIET_CLIENT_BELOW: i64 = 4;

@@ -77,7 +77,7 @@ fn divide(binary: &Path, controllers: &BTreeSet<String>) -> Result<Division> {
 /// Service account → controllers that write by it.
 fn accounts() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
     let mut accounts: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for one in node::registry::descriptors() {
+    for one in node_registry::descriptors() {
         accounts
             .entry(one.service_account)
             .or_default()
@@ -457,7 +457,7 @@ fn every_controller_moves_over_and_back() {
     run_test(async {
         let control_plane = ControlPlane::builder().nodes(2).start().await?;
         let mut pair = Pair::start(&control_plane, &FIRST).await?;
-        let names: Vec<String> = node::registry::descriptors()
+        let names: Vec<String> = node_registry::descriptors()
             .into_iter()
             .map(|one| one.name.to_owned())
             .filter(|name| !CLOUD.contains(&name.as_str()))

@@ -15,10 +15,9 @@ use harness::{ControlPlane, Fleet, Replica, run_test, until, workspace_root};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
-use node::args::{self, Parsed, Values};
-use node::config::File;
-use node::options::{Options, Surroundings};
-use node::registry;
+use node_options::args::{self, Parsed, Values};
+use node_options::config::File;
+use node_options::{Options, Surroundings};
 use serde::Deserialize as _;
 use serde_json::Value;
 
@@ -364,7 +363,7 @@ fn an_order_goes_before_the_file_and_a_flag_too() {
 }
 
 fn no_flags() -> Result<Values> {
-    match args::parse(args::flags(&registry::descriptors()), [""; 0])? {
+    match args::parse(args::flags(&node_registry::descriptors()), [""; 0])? {
         Parsed::Run(values) => Ok(values),
         Parsed::Print(text) => anyhow::bail!("prints {text}"),
     }
@@ -399,7 +398,7 @@ fn what_upstream_answers_at_configz_is_read_and_answered_again() {
             host_name: "host".to_owned(),
             ..Surroundings::default()
         };
-        let options = Options::new(values, &registry::descriptors(), &surroundings)?;
+        let options = Options::new(values, &node_registry::descriptors(), &surroundings)?;
         let mut ours = options.configz()[GROUP].clone();
         // Theirs has another order after each start.
         for one in [&mut theirs, &mut ours] {

@@ -403,7 +403,7 @@ fn only_the_fleet_s_identities_and_administrators_write_the_fleet_s_leases() {
 /// Renew with `UPDATE_GENERATED=1 cargo test -p tests generated`.
 #[test]
 fn generated_files_are_fresh() {
-    let registry = node::registry::all();
+    let registry = node_registry::all();
     let root = workspace_root();
     let readme = root.join("controllers/README.md");
     let document = std::fs::read_to_string(&readme).expect("controllers/README.md");

@@ -345,7 +345,7 @@ impl RangeHost for Bare {
 }
 
 fn descriptor(controller: &str) -> Result<Descriptor> {
-    node::registry::descriptors()
+    node_registry::descriptors()
         .into_iter()
         .find(|descriptor| descriptor.name == controller)
         .with_context(|| format!("no {controller}"))
@@ -610,7 +610,7 @@ fn what_a_dead_replica_still_sends_is_refused_by_the_server() {
             server: Arc::clone(&reach.server),
             hold: Arc::clone(&hold),
         });
-        let metrics = Metrics::new(&node::registry::descriptors());
+        let metrics = Metrics::new(&node_registry::descriptors());
         let (writer, _events) = Writer::new(
             Arc::clone(&held) as Arc<dyn Server>,
             "test",
@@ -816,8 +816,8 @@ impl Victim {
     }
 
     async fn live(reach: &Reach, hold: Arc<Hold>) -> Result<(Arc<Node>, Handle)> {
-        let controllers = node::registry::all();
-        let descriptors = node::registry::descriptors();
+        let controllers = node_registry::all();
+        let descriptors = node_registry::descriptors();
         let fence = Arc::new(LateFence::default());
         let node = Arc::new(Node::start(Parts {
             adapts: Box::new(|_| false),

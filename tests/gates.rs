@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use node::{args, registry};
+use node_options::args;
 
 /// What becomes of a gate that kube-controller-manager reads.
 #[derive(Clone, Copy, Debug)]
@@ -251,7 +251,7 @@ fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
 
 #[test]
 fn every_gate_of_upstream_is_accounted_for() {
-    let descriptors = registry::descriptors();
+    let descriptors = node_registry::descriptors();
     let asked: BTreeMap<&str, bool> = descriptors
         .iter()
         .flat_map(|descriptor| descriptor.gates.iter().copied())

@@ -6,10 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
 use harness::programs::{Program, Programs};
-use node::{
-    args::{self, Parsed, Values},
-    registry,
-};
+use node_options::args::{self, Parsed, Values};
 
 use crate::support::beside;
 
@@ -25,7 +22,7 @@ fn upstreams_help() -> Result<String> {
 }
 
 fn ours() -> Values {
-    match args::parse(args::flags(&registry::descriptors()), [""; 0]) {
+    match args::parse(args::flags(&node_registry::descriptors()), [""; 0]) {
         Ok(Parsed::Run(values)) => values,
         Ok(Parsed::Print(text)) => panic!("prints {text}"),
         Err(why) => panic!("{why}"),
@@ -48,7 +45,7 @@ fn the_controllers_are_those_that_upstream_names() {
     let help = upstreams_help().expect("upstream's help");
     let all = names(&help, "All controllers:").unwrap();
     let off = names(&help, "Disabled-by-default controllers:").unwrap();
-    let descriptors = registry::descriptors();
+    let descriptors = node_registry::descriptors();
     for name in &all {
         assert_eq!(
             args::canonical(name, &descriptors),

@@ -114,7 +114,7 @@ impl Default for Cluster {
 impl Cluster {
     /// All controllers have done what there was to do.
     pub fn at_rest() -> Self {
-        let registry = node::registry::all();
+        let registry = node_registry::all();
         let mut world = world();
         world.settle(&registry);
         // Behind the pods: those that come later are charged for by admission, which there is none of here.
@@ -123,7 +123,7 @@ impl Cluster {
             "spec": {"hard": {"pods": "1000", "requests.cpu": "1000"}},
         })));
         world.settle(&registry);
-        let descriptors = node::registry::descriptors();
+        let descriptors = node_registry::descriptors();
         let flags = Flags::defaults(&descriptors);
         let controllers: Vec<_> = registry
             .iter()

@@ -198,7 +198,7 @@ async fn measure(args: &Args) -> Result<()> {
         !args.peers.is_empty(),
         "nobody to measure: --peers takes kcm, n1, n3, n1-fenced, n1-all"
     );
-    let descriptors = node::registry::descriptors();
+    let descriptors = node_registry::descriptors();
     let built: Vec<&str> = descriptors.iter().map(|found| found.name).collect();
     for step in Step::ALL {
         if let Some(missing) = step.lacks(&built) {
@@ -377,7 +377,7 @@ mod tests {
 
     #[test]
     fn steps_run_in_their_own_order_and_the_long_ones_only_with_lifted_limits() {
-        let descriptors = node::registry::descriptors();
+        let descriptors = node_registry::descriptors();
         let built: Vec<&str> = descriptors.iter().map(|found| found.name).collect();
         let all = args(&[]).unwrap();
         assert_eq!(all.steps(Qps::Lifted, &built), Step::ALL);

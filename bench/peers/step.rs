@@ -275,7 +275,7 @@ mod tests {
             Step::Create.lacks(&built),
             Some("garbage-collector-controller")
         );
-        let all: Vec<&str> = node::registry::descriptors()
+        let all: Vec<&str> = node_registry::descriptors()
             .iter()
             .map(|descriptor| descriptor.name)
             .collect();

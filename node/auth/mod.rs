@@ -15,6 +15,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 use controllers_kit::Resource;
 use futures::future::BoxFuture;
 use http::{HeaderMap, Method};
+use node_options::{AuthenticationOptions, AuthorizationOptions};
 use percent_encoding::percent_decode_str;
 use rustls::pki_types::CertificateDer;
 
@@ -24,11 +25,7 @@ pub use reviews::ServerReviews;
 pub use trust::Error;
 use trust::{Proxy, Trusted};
 
-use crate::{
-    metrics::Metrics,
-    options::{AuthenticationOptions, AuthorizationOptions},
-    rotation::Followed,
-};
+use crate::{metrics::Metrics, rotation::Followed};
 
 /// Who may do anything, whatever the API server says: as upstream.
 const MASTERS: &str = "system:masters";

@@ -5,13 +5,14 @@ use std::{sync::Arc, time::Duration};
 use futures::future::BoxFuture;
 use kube::Client;
 use node_cache::Purpose;
+use node_options::{AuthenticationOptions, AuthorizationOptions};
 use serde_json::{Value, json};
 
 use super::{Error, Reviews, Target, User};
+
 use crate::{
     components::{self, Source, causes},
     metrics::Metrics,
-    options::{AuthenticationOptions, AuthorizationOptions},
     rotation::Followed,
 };
 

@@ -3,17 +3,18 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
+use node_options::{
+    Options, Surroundings,
+    args::{self, Parsed, Values},
+};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
 };
 use serde_json::json;
 
 use super::{trust::Trust, *};
-use crate::{
-    args::tests::values,
-    metrics::Metrics,
-    options::{Options, Surroundings},
-};
+
+use crate::metrics::Metrics;
 
 /// An authority and what it signs.
 struct Ca {
@@ -165,6 +166,15 @@ fn bed(broken: bool) -> Bed {
         proxy,
         asked,
         seen,
+    }
+}
+
+/// The flags' values by a command line.
+pub(crate) fn values(words: &[&str]) -> Result<Values, args::Error> {
+    let specs = args::flags(&node_registry::descriptors());
+    match args::parse(specs, words.iter().copied())? {
+        Parsed::Run(values) => Ok(values),
+        Parsed::Print(text) => panic!("prints {text}"),
     }
 }
 

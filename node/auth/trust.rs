@@ -9,6 +9,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use kube::Client;
+use node_options::AuthenticationOptions;
 use reload::{Reloaded, Unreadable};
 use ring::digest;
 use rustls::{
@@ -21,10 +22,8 @@ use serde_json::Value;
 use x509_parser::x509::X509Name;
 
 use super::User;
-use crate::{
-    components::{self, causes},
-    options::AuthenticationOptions,
-};
+
+use crate::components::{self, causes};
 
 const CONFIG_MAP: &str =
     "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";

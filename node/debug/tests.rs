@@ -11,11 +11,11 @@ use inspect::{BlockerKind, BusyController, BusyKey, BusyRange};
 use kubernetes_proto::{apps::Deployment, core::Pod};
 
 use super::*;
-use crate::{metrics::Metrics, registry, workers::Workers};
+use crate::{metrics::Metrics, workers::Workers};
 
 /// The controllers of these names, as a process has them.
 fn units(names: &[&str]) -> Vec<Unit> {
-    let factories: Vec<Factory> = registry::all()
+    let factories: Vec<Factory> = node_registry::all()
         .into_iter()
         .filter(|factory| names.contains(&(factory.describe)().name))
         .collect();

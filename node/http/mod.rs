@@ -31,6 +31,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
 };
+use node_options::{InForce, ServingOptions, version};
 use rustls::pki_types::CertificateDer;
 use serde::Serialize;
 use serde_json::Value;
@@ -50,7 +51,6 @@ use zpages::Page;
 use crate::{
     auth::{Asked, Auth, Refused, Target, User},
     metrics::{self, Metrics},
-    options::{InForce, ServingOptions},
     telemetry::Verbosity,
 };
 
@@ -806,7 +806,7 @@ async fn statusz(State(sources): Shared, request: Request) -> Response {
         uptime_seconds: up,
         // This is no Go program; the field is not optional.
         go_version: concat!("none (rustc ", env!("CARGO_PKG_RUST_VERSION"), " or newer)"),
-        binary_version: metrics::GIT_VERSION.trim_start_matches('v'),
+        binary_version: version::GIT_VERSION.trim_start_matches('v'),
         emulation_version: "1.36",
         paths: vec![
             "/configz", "/debug", "/flagz", "/healthz", "/livez", "/metrics", "/readyz", "/statusz",

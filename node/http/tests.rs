@@ -2,6 +2,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::StreamExt as _;
 use http_body_util::BodyExt;
+use node_options::{Options, Surroundings};
 use rustls::{
     ClientConfig, RootCertStore,
     pki_types::{ServerName, pem::PemObject as _},
@@ -10,10 +11,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower::ServiceExt;
 
 use super::*;
+
 use crate::{
-    args::tests::values,
-    auth::tests::auth,
-    options::{Options, Surroundings},
+    auth::tests::{auth, values},
     telemetry,
 };
 

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use node_options::{NamedCertificate, ServingOptions};
 use reload::{Reloaded, Unreadable};
 use rustls::{
     DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme, SupportedCipherSuite,
@@ -26,7 +27,6 @@ use rustls::{
 };
 
 use super::Error;
-use crate::options::{NamedCertificate, ServingOptions};
 
 /// How often files are examined.
 const READ_EVERY: Duration = Duration::from_secs(10);
@@ -383,11 +383,10 @@ impl ClientCertVerifier for AnyCertificate {
 
 #[cfg(test)]
 mod tests {
+    use node_options::{Options, Surroundings};
+
     use super::*;
-    use crate::{
-        args::tests::values,
-        options::{Options, Surroundings},
-    };
+    use crate::auth::tests::values;
 
     fn options(words: &[&str]) -> ServingOptions {
         let surroundings = Surroundings {

@@ -538,7 +538,7 @@ fn doctor(common: &Common, words: Vec<String>) -> ExitCode {
     doctor::run(
         &all,
         env!("CARGO_PKG_VERSION"),
-        &node::registry::descriptors(),
+        &node_registry::descriptors(),
     )
 }
 
@@ -789,7 +789,7 @@ async fn steered(common: &Common, command: Command) -> Result<Option<Command>, T
     let fleet =
         |of: OfFleet| async move { steer::Fleet::open(&common.way(), &of.fleet_name).await };
     let target = |text: &str| {
-        let descriptors = node::registry::descriptors();
+        let descriptors = node_registry::descriptors();
         steer::target(text, common.namespace.as_deref(), &descriptors)
     };
     let steered = match command {
@@ -828,7 +828,7 @@ async fn steered(common: &Common, command: Command) -> Result<Option<Command>, T
             given,
             fleet: of,
         } => {
-            let descriptors = node::registry::descriptors();
+            let descriptors = node_registry::descriptors();
             let target = steer::setting(&controller, setting.into(), &descriptors)?;
             let amount = steer::amount(setting.into(), &value)?;
             fleet(of).await?.set(target, amount, &given.into()).await?
@@ -838,7 +838,7 @@ async fn steered(common: &Common, command: Command) -> Result<Option<Command>, T
             controller,
             fleet: of,
         } => {
-            let descriptors = node::registry::descriptors();
+            let descriptors = node_registry::descriptors();
             let target = steer::setting(&controller, setting.into(), &descriptors)?;
             fleet(of).await?.unset(&target).await?
         }

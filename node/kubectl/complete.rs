@@ -72,7 +72,7 @@ pub fn complete(command: &Command, words: &[String]) -> Vec<String> {
                 let all = Setting::ALL.iter();
                 all.map(|setting| setting.name().to_owned()).collect()
             }
-            "pause" | "resume" | "set" | "unset" => node::registry::descriptors()
+            "pause" | "resume" | "set" | "unset" => node_registry::descriptors()
                 .iter()
                 .map(|one| one.name.to_owned())
                 .collect(),

@@ -261,7 +261,7 @@ impl Fleet {
             client: way.api_server().await?,
             namespace: way.fleet_namespace.clone(),
             fleet: fleet.to_owned(),
-            descriptors: node::registry::descriptors(),
+            descriptors: node_registry::descriptors(),
         })
     }
 
@@ -735,7 +735,7 @@ mod tests {
 
     #[test]
     fn a_target_is_a_controller_or_a_key_of_one() {
-        let descriptors = node::registry::descriptors();
+        let descriptors = node_registry::descriptors();
         let of = |text: &str, namespace| {
             target(text, namespace, &descriptors).map(|target| target.to_string())
         };
@@ -848,7 +848,7 @@ mod tests {
 
     #[test]
     fn a_setting_has_a_controller_and_a_number_within_bounds() {
-        let descriptors = node::registry::descriptors();
+        let descriptors = node_registry::descriptors();
         let of = |name| setting(name, Setting::Workers, &descriptors).map(|one| one.to_string());
         assert_eq!(of("job"), Ok("workers of job-controller".to_owned()));
         let why = of("jobb-controller").unwrap_err();

@@ -24,6 +24,7 @@ use std::{
 use controllers_kit::{Descriptor, Key, Measure};
 use coordinator::Planned;
 use declared::Declared;
+use node_options::version;
 use prometheus_client::{
     encoding::text::encode,
     metrics::{MetricType, counter::Counter, family::Family, gauge::Gauge},
@@ -42,10 +43,6 @@ type Counters<const N: usize> = Family<Labels<N>, Counter>;
 type Gauges<const N: usize> = Family<Labels<N>, Gauge<i64, AtomicI64>>;
 type Seconds<const N: usize> = Family<Labels<N>, Gauge<f64, AtomicU64>>;
 type Histograms<const N: usize> = Family<Labels<N>, Histogram, fn() -> Histogram>;
-
-/// The version that is reported to dashboards which compare the control plane's parts: the Kubernetes minor
-/// whose behaviour this is, then our own version.
-pub const GIT_VERSION: &str = concat!("v1.36.3+manifold.", env!("CARGO_PKG_VERSION"));
 
 /// What upstream's labels call the process and its Lease.
 const MANAGER: &str = "kube-controller-manager";
@@ -1140,11 +1137,11 @@ fn build_info(on: &mut Registering) {
         ("compiler", "rustc".into()),
         ("git_commit", "".into()),
         ("git_tree_state", "".into()),
-        ("git_version", GIT_VERSION.into()),
+        ("git_version", version::GIT_VERSION.into()),
         ("go_version", "".into()),
         ("major", "1".into()),
         ("minor", "36".into()),
-        ("platform", platform().into()),
+        ("platform", version::platform().into()),
     ])
     .set(1);
 }
@@ -1177,16 +1174,6 @@ fn registered(on: &mut Registering) {
     ];
     all.get_or_create(&labels)
         .inc_by(u64::try_from(on.1.len()).unwrap_or(u64::MAX));
-}
-
-/// Operating system and architecture, called as upstream calls them.
-pub fn platform() -> String {
-    let architecture = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
-    format!("{}/{architecture}", std::env::consts::OS)
 }
 
 /// Which way a range goes in a handoff.

@@ -184,7 +184,7 @@ const GOLDEN: &[(&str, &str)] = &[
 
 /// Metrics in which every family has at least one series.
 fn used() -> Arc<Metrics> {
-    let metrics = Metrics::new(&crate::registry::descriptors());
+    let metrics = Metrics::new(&node_registry::descriptors());
     let ms = Duration::from_millis;
     let queue = metrics.queue("deployment");
     queue.added();
@@ -246,7 +246,7 @@ fn used() -> Arc<Metrics> {
     metrics.slow_renewals("kube-controller-manager", 2);
     metrics.slow_renewals("kube-controller-manager", 3);
     let set = BTreeMap::from([("HPAScaleToZero", true)]);
-    let gates = crate::args::gate_states(&set);
+    let gates = node_options::args::gate_states(&set);
     metrics.started_with(gates, &["deployment-controller"], 2);
     metrics.client_certificate(Duration::from_secs(3600));
     metrics.client_certificate_ends("kubeconfig", Some(1_900_000_000));
@@ -440,7 +440,7 @@ fn samples_bear_upstreams_labels_and_bounds() {
 
 #[test]
 fn a_queues_series_exist_before_anything_happened() {
-    let metrics = Metrics::new(&crate::registry::descriptors());
+    let metrics = Metrics::new(&node_registry::descriptors());
     let _ = metrics.queue("serviceaccount");
     let text = metrics.encode();
     assert_eq!(
@@ -458,7 +458,7 @@ fn a_queues_series_exist_before_anything_happened() {
 
 #[test]
 fn counters_and_histograms_without_labels_exist_before_anything_happened() {
-    let metrics = Metrics::new(&crate::registry::descriptors());
+    let metrics = Metrics::new(&node_registry::descriptors());
     let text = metrics.encode();
     for series in [
         "taint_eviction_controller_pod_deletions_total",
@@ -475,7 +475,7 @@ fn counters_and_histograms_without_labels_exist_before_anything_happened() {
 
 #[test]
 fn work_under_way_is_seen_until_it_ends() {
-    let metrics = Metrics::new(&crate::registry::descriptors());
+    let metrics = Metrics::new(&node_registry::descriptors());
     let queue = metrics.queue("replicaset");
     queue.started(Duration::ZERO);
     std::thread::sleep(Duration::from_millis(30));
@@ -514,13 +514,13 @@ fn work_under_way_is_seen_until_it_ends() {
 
 #[test]
 fn the_same_name_gives_the_same_queue() {
-    let metrics = Metrics::new(&crate::registry::descriptors());
+    let metrics = Metrics::new(&node_registry::descriptors());
     assert!(Arc::ptr_eq(&metrics.queue("job"), &metrics.queue("job")));
 }
 
 #[test]
 fn health_checks_are_reported_by_slis() {
-    let metrics = Metrics::new(&crate::registry::descriptors());
+    let metrics = Metrics::new(&node_registry::descriptors());
     metrics.health_checked("leases", "readyz", true);
     metrics.health_checked("leases", "readyz", false);
     let text = metrics.encode_slis();
@@ -542,7 +542,7 @@ fn health_checks_are_reported_by_slis() {
 
 #[test]
 fn counting_from_many_threads_loses_nothing() {
-    let metrics = Metrics::new(&crate::registry::descriptors());
+    let metrics = Metrics::new(&node_registry::descriptors());
     let queue = metrics.queue("endpoint");
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -572,7 +572,7 @@ fn measure(name: &'static str, labels: &[&str], value: f64) -> controllers_kit::
 fn what_keys_measure_is_added_up_and_forgotten_with_their_range() {
     const ENDPOINTS: &str = "endpoint_slice_controller_endpoints_desired";
     const TRAFFIC: &str = "endpoint_slice_controller_services_count_by_traffic_distribution";
-    let metrics = Metrics::new(&crate::registry::descriptors());
+    let metrics = Metrics::new(&node_registry::descriptors());
     let controller = metrics.controller("endpointslice-controller");
     let key = |name: &str| Key::new("shop", name);
     let sum = || value(&metrics.encode(), ENDPOINTS);
@@ -603,7 +603,7 @@ fn what_keys_measure_is_added_up_and_forgotten_with_their_range() {
 fn a_gauge_of_an_object_goes_with_its_key_and_its_range() {
     const DESIRED: &str = "horizontal_pod_autoscaler_controller_desired_replicas";
     const RECONCILED: &str = "horizontal_pod_autoscaler_controller_reconciliations_total";
-    let metrics = Metrics::new(&crate::registry::descriptors());
+    let metrics = Metrics::new(&node_registry::descriptors());
     let controller = metrics.controller("horizontal-pod-autoscaler-controller");
     let shown = || -> Vec<String> {
         let text = metrics.encode();
@@ -644,7 +644,7 @@ fn a_gauge_of_an_object_goes_with_its_key_and_its_range() {
 
 #[test]
 fn counters_have_upstream_s_names_with_total_or_without() {
-    let metrics = Metrics::new(&crate::registry::descriptors());
+    let metrics = Metrics::new(&node_registry::descriptors());
     let name = "endpoint_slice_controller_changes";
     metrics
         .controller("endpointslice-controller")
@@ -659,7 +659,7 @@ fn counters_have_upstream_s_names_with_total_or_without() {
 
 #[test]
 fn a_controller_s_syncs_are_timed_where_upstream_times_them() {
-    let metrics = Metrics::new(&crate::registry::descriptors());
+    let metrics = Metrics::new(&node_registry::descriptors());
     metrics
         .controller("endpointslice-mirroring-controller")
         .synced(200, Duration::from_millis(5));

@@ -306,7 +306,7 @@ fn any_content_type_is_accepted() {
 
 #[test]
 fn numbers_of_workers_are_checked_where_upstream_checks_them() {
-    let descriptors = crate::registry::descriptors();
+    let descriptors = node_registry::descriptors();
     let surroundings = Surroundings {
         host_name: "host".to_owned(),
         ..Surroundings::default()

@@ -144,7 +144,7 @@ fn each_registered_controller_backs_off_as_upstream_s_queue_does() {
         ("pod-garbage-collector-controller", 5, 20_000),
         ("service-lb-controller", 5_000, 300_000),
     ];
-    let descriptors = crate::registry::descriptors();
+    let descriptors = node_registry::descriptors();
     let flags = Flags::defaults(&descriptors);
     for (name, ..) in named {
         assert!(descriptors.iter().any(|one| one.name == name), "{name}");

@@ -25,12 +25,12 @@ use controllers_kit::{
 };
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use inspect::{SHADOW_SCHEMA, ShadowDifference};
+use node_options::ShadowOptions;
 use shadow::{Answer, Candidate, Change, Comparison, Config, Unwanted, Verdict, Want};
 use tokio::sync::mpsc;
 
 use crate::{
     metrics::Metrics,
-    options::ShadowOptions,
     queue::Monotonic,
     shared::{Shared, Unit},
 };

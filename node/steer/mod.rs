@@ -36,7 +36,6 @@ use crate::{
     actors::range::Steered,
     components::causes,
     pod_events::Notice,
-    registry,
     shared::{Shared, Unit},
 };
 use in_force::{Change, InForce, What, changes, held};
@@ -255,7 +254,7 @@ pub async fn follow(parts: Parts) {
         shared: Arc::clone(&parts.shared),
         handle: parts.handle,
         notices: parts.notices,
-        descriptors: registry::descriptors(),
+        descriptors: node_registry::descriptors(),
         client: parts.client,
         api,
         name,

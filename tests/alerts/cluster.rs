@@ -293,7 +293,7 @@ fn target(at: usize, exported: &BTreeSet<Name>) -> Target {
 
 /// Every series of a replica that has done a little of everything, without values.
 fn exported() -> Vec<Name> {
-    let metrics = Metrics::new(&node::registry::descriptors());
+    let metrics = Metrics::new(&node_registry::descriptors());
     let ms = Duration::from_millis;
     for name in ["deployment", "job"] {
         let queue = metrics.queue(name);

@@ -143,7 +143,7 @@ fn every_alert_has_a_severity_a_summary_and_a_runbook_and_every_runbook_an_alert
 
 /// Every metric that the program exports.
 fn exported() -> BTreeSet<String> {
-    Metrics::new(&node::registry::descriptors()).names()
+    Metrics::new(&node_registry::descriptors()).names()
 }
 
 #[test]

@@ -291,7 +291,7 @@ fn the_scenarios_are_well_formed_and_enough() {
 
 #[test]
 fn what_is_expected_is_in_the_controllers_readme() {
-    let reasons: Vec<&str> = node::registry::descriptors()
+    let reasons: Vec<&str> = node_registry::descriptors()
         .iter()
         .flat_map(|descriptor| descriptor.differences.clone())
         .collect();

@@ -14,7 +14,6 @@ use kubernetes_proto::{
     networking::IpAddress,
     rbac::ClusterRole,
 };
-use node::registry;
 
 use crate::mutants::Mutant;
 
@@ -77,7 +76,7 @@ fn tried() -> Option<(Mutant, Mistake)> {
 
 fn build(flags: &Flags) -> Box<dyn DynController> {
     let (mutant, mistake) = tried().expect("only a mistaken controller is built here");
-    let mut all = registry::all().into_iter();
+    let mut all = node_registry::all().into_iter();
     let factory = all.find(|factory| Some((factory.describe)().name) == mutant.controller());
     let factory = factory.expect("a deliberate fault names a controller that there is");
     Box::new(Mistaken {

@@ -26,7 +26,6 @@ use node::{
     metrics::Metrics,
     node::{Node, Parts, Threads},
     queue::Monotonic,
-    registry,
     shared::Shared,
     view::View,
 };
@@ -286,7 +285,7 @@ const LEFT_OUT: [(&str, &str); 2] = [
 /// The controllers of a simulated replica: those that run with the flags, less those left out.
 pub fn simulated() -> Vec<Factory> {
     let flags = flags();
-    let mut all = registry::all();
+    let mut all = node_registry::all();
     all.retain(|factory| {
         let descriptor = (factory.describe)();
         let is_left_out = LEFT_OUT.iter().any(|(name, _)| *name == descriptor.name);
@@ -297,7 +296,7 @@ pub fn simulated() -> Vec<Factory> {
 
 /// The flags that the controllers are built with.
 pub fn flags() -> Flags {
-    let descriptors = registry::descriptors();
+    let descriptors = node_registry::descriptors();
     let mut flags = Flags::defaults(&descriptors);
     let set = [
         (
@@ -406,7 +405,7 @@ async fn live(
             fence: Arc::clone(&fence),
             mutant,
         }),
-        metrics: Metrics::new(&registry::descriptors()),
+        metrics: Metrics::new(&node_registry::descriptors()),
         clock,
         watching: node_cache::Settings {
             random: dice::of_thread,

@@ -11,7 +11,6 @@ use harness::fleet::{Profile, binary};
 use harness::process::{Process, Spec};
 use harness::programs::Program;
 use harness::{ControlPlane, everything, ports, run_test};
-use node::registry;
 
 use crate::support::{PATIENCE, POLL, beside};
 
@@ -302,7 +301,7 @@ async fn control_plane() -> Result<ControlPlane> {
 /// The old names, cut into groups so that no two names are in the same groups: what a group selects shows
 /// whose name each is.
 fn by_old_names() -> Vec<Case> {
-    let descriptors = registry::descriptors();
+    let descriptors = node_registry::descriptors();
     let names: Vec<&str> = descriptors
         .iter()
         .flat_map(|one| one.aliases.iter().copied())
@@ -362,7 +361,7 @@ fn a_replica_starts_the_controllers_that_upstream_starts_with_the_same_flags() {
     run_test(async {
         let control_plane = control_plane().await?;
         let manifold = tokio::task::spawn_blocking(|| binary(Profile::of_this_build())).await??;
-        let all = registry::descriptors().len();
+        let all = node_registry::descriptors().len();
         let cases = cases();
         let judged = cases.iter().enumerate().map(|(number, case)| {
             let (control_plane, manifold) = (&control_plane, &manifold);

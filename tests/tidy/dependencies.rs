@@ -132,6 +132,39 @@ const TABLE: &[Row] = &[
         ]),
         never: GROUP,
     },
+    // What the build has and how it is set: nothing of a running node.
+    Row {
+        name: "node-registry",
+        ours: Some(&[
+            "controllers-apiserver",
+            "controllers-apps",
+            "controllers-autoscaling",
+            "controllers-batch",
+            "controllers-cleanup",
+            "controllers-clouds",
+            "controllers-devices",
+            "controllers-identity",
+            "controllers-kit",
+            "controllers-networking",
+            "controllers-nodes",
+            "controllers-storage",
+        ]),
+        only: Some(&[]),
+        never: GROUP,
+    },
+    Row {
+        name: "node-options",
+        ours: Some(&[
+            "controllers-clouds",
+            "controllers-kit",
+            "coordinator",
+            "doctor",
+            "node-registry",
+            "reload",
+        ]),
+        only: None,
+        never: &["node-cache", "node-registry", "harness"],
+    },
     Row {
         name: "kubectl-manifold",
         ours: Some(&[
@@ -140,6 +173,7 @@ const TABLE: &[Row] = &[
             "doctor",
             "inspect",
             "node",
+            "node-registry",
             "steering",
         ]),
         only: None,

@@ -19,6 +19,8 @@ pub use fields::{
 };
 pub use value::Value;
 
+use crate::version;
+
 /// A flag's type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -648,9 +650,9 @@ pub fn version() -> String {
 pub fn version_raw() -> String {
     format!(
         "version.Info{{Major:\"1\", Minor:\"36\", GitVersion:{:?}, Manifold:{:?}, Compiler:\"rustc\", Platform:{:?}}}\n",
-        crate::metrics::GIT_VERSION,
+        version::GIT_VERSION,
         env!("CARGO_PKG_VERSION"),
-        crate::metrics::platform(),
+        version::platform(),
     )
 }
 

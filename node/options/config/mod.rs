@@ -4,7 +4,6 @@
 //! it, from bytes to values and from what is wrong to a line. docs/config.md is for users.
 
 pub mod cli;
-mod follow;
 mod schema;
 mod source;
 pub mod yaml;
@@ -12,10 +11,9 @@ pub mod yaml;
 use std::{io, path::Path};
 
 use crate::{
+    Invalid,
     args::{self, Origin, Problem, Setting, Spec, Step, Values},
-    options::Invalid,
 };
-pub use follow::{Apply, FileState, Maker, Parts, follow};
 use yaml::Unreadable;
 
 /// Problems that are shown at once.
@@ -102,7 +100,10 @@ impl File {
 }
 
 /// What the file of `--config` holds.
-fn content(path: &Path) -> Result<Vec<u8>, Wrong> {
+///
+/// # Errors
+/// Where it can't be read: with the remedy.
+pub fn content(path: &Path) -> Result<Vec<u8>, Wrong> {
     reload::read(path).map_err(|why| {
         let path = path.display();
         let remedy = match why.kind() {

@@ -13,8 +13,8 @@ use serde_json::{Value as Json, json};
 
 use super::{File, Wrong, read, remedy, schema, source::Source, yaml::BYTES_MAX};
 use crate::{
+    Options, Surroundings,
     args::{self, Field, Leaf, Parsed, Spec, Tree, Value, Values},
-    options::{Options, Surroundings},
 };
 
 /// The first word of these command lines.

@@ -347,7 +347,7 @@ fn the_use_of_a_deprecated_flag_is_warned_of() {
 
 #[test]
 fn every_flag_that_a_built_controller_declares_is_upstream_s_and_acts() {
-    let descriptors = crate::registry::descriptors();
+    let descriptors = node_registry::descriptors();
     let upstreams = upstreams();
     let fleet = ours();
     let parsed = |words: &[String]| match parse(flags(&descriptors), words.iter().cloned()).unwrap()

@@ -1,17 +1,14 @@
 use std::{cell::RefCell, rc::Rc};
 
+use node_options::args::{self, Parsed};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::{
-    args::{self, Parsed},
-    registry,
-};
 
 const HEAD: &str = "apiVersion: kubecontrollermanager.config.k8s.io/v1alpha1\nkind: KubeControllerManagerConfiguration\n";
 
 fn maker(words: &[&str]) -> Maker {
-    let descriptors = registry::descriptors();
+    let descriptors = node_registry::descriptors();
     let Ok(Parsed::Run(flags)) = args::parse(args::flags(&descriptors), words.iter().copied())
     else {
         panic!("{words:?}");

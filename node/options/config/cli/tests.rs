@@ -1,5 +1,4 @@
 use super::*;
-use crate::registry;
 
 /// Runs a command line; what it prints, its notes, its exit code.
 fn run(words: &[&str]) -> (String, Vec<String>, u8) {
@@ -8,7 +7,7 @@ fn run(words: &[&str]) -> (String, Vec<String>, u8) {
         host_name: "host".to_owned(),
         ..Surroundings::default()
     };
-    match act(cli.command, &registry::descriptors(), &surroundings) {
+    match act(cli.command, &node_registry::descriptors(), &surroundings) {
         Ok(Printed { out, notes, code }) => (out, notes, code),
         Err(Failure(lines, code)) => (String::new(), lines, code),
     }
@@ -237,7 +236,7 @@ fn differences_are_shown_with_what_a_change_needs() {
 
 #[test]
 fn what_configz_answers_is_compared_and_made_a_file() {
-    let specs = args::flags(&registry::descriptors());
+    let specs = args::flags(&node_registry::descriptors());
     let Ok(Parsed::Run(values)) = args::parse(specs, ["--ranges=64", "--controllers=*,-ttl"])
     else {
         panic!("nothing is printed");
@@ -246,7 +245,7 @@ fn what_configz_answers_is_compared_and_made_a_file() {
         host_name: "host".to_owned(),
         ..Surroundings::default()
     };
-    let options = Options::new(values, &registry::descriptors(), &surroundings).unwrap();
+    let options = Options::new(values, &node_registry::descriptors(), &surroundings).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let configz = written(&dir, "configz.json", &options.configz().to_string());
     let (out, notes, code) = run(&["from-flags", "-f", &configz]);

@@ -8,15 +8,14 @@ use std::{
 };
 
 use controllers_kit::Descriptor;
+use node_options::{
+    InForce, Invalid, Options, Surroundings,
+    args::{Field, Spec, Values},
+    config::{self, File, Wrong},
+};
 use tokio::sync::mpsc;
 
-use super::{File, Wrong};
-use crate::{
-    args::{Field, Spec, Values},
-    metrics::Metrics,
-    options::{InForce, Invalid, Options, Surroundings},
-    pod_events::Notice,
-};
+use crate::{metrics::Metrics, pod_events::Notice};
 
 /// How often the file is read again, as certificates are.
 const READ_EVERY: Duration = Duration::from_secs(10);
@@ -59,7 +58,7 @@ impl Maker {
             let options = self.options(self.flags.clone());
             return Ok((options.map_err(|invalid| Wrong(invalid.0))?, None));
         };
-        let content = super::content(&path)?;
+        let content = config::content(&path)?;
         let options = self.made_of(&path.display().to_string(), content.clone())?;
         Ok((options, Some(content)))
     }

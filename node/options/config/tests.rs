@@ -4,13 +4,12 @@ use serde_json::{Value as Json, json};
 
 use super::*;
 use crate::{
+    Options, Surroundings,
     args::{Field, Kind, Leaf, Parsed, Value},
-    options::{Options, Surroundings},
-    registry,
 };
 
 fn specs() -> Vec<Spec> {
-    args::flags(&registry::descriptors())
+    args::flags(&node_registry::descriptors())
 }
 
 fn parsed(words: &[&str]) -> Values {
@@ -215,7 +214,7 @@ logging: {verbosity: 3, vmodule: [{filePattern: range, verbosity: 5}]}
 authentication: {requestHeader: {allowedNames: [front]}}
 authorization: {alwaysAllowPaths: [/healthz]}
 ";
-    let descriptors = registry::descriptors();
+    let descriptors = node_registry::descriptors();
     let made =
         |values: Values| Options::new(values, &descriptors, &Surroundings::default()).unwrap();
     let (flags, file) = (made(parsed(&words)), made(over(&[], lines)));
@@ -690,7 +689,7 @@ fn many_mistakes_are_named_at_once_and_not_too_many() {
 
 #[test]
 fn values_that_do_not_fit_together_are_placed_in_the_file() {
-    let descriptors = registry::descriptors();
+    let descriptors = node_registry::descriptors();
     for (words, lines, wanted) in [
         (
             &[][..],
@@ -778,7 +777,7 @@ fn flags_are_found_in_sentences_as_whole_words() {
 
 #[test]
 fn what_configz_answers_is_a_configuration_that_changes_nothing() {
-    let descriptors = registry::descriptors();
+    let descriptors = node_registry::descriptors();
     let options = Options::new(
         parsed(&[]),
         &descriptors,
@@ -967,7 +966,7 @@ fn the_schema_accepts_what_is_read_and_refuses_what_is_not() {
     assert!(!live.contains("fleet.ranges"));
 }
 
-const DOCS: &str = include_str!("../../docs/config.md");
+const DOCS: &str = include_str!("../../../docs/config.md");
 
 #[test]
 fn the_example_of_the_docs_starts_a_replica_and_its_fields_are_fields() {
@@ -986,7 +985,7 @@ fn the_example_of_the_docs_starts_a_replica_and_its_fields_are_fields() {
         elsewhere: true,
         ..Surroundings::default()
     };
-    let options = Options::new(values, &registry::descriptors(), &surroundings).unwrap();
+    let options = Options::new(values, &node_registry::descriptors(), &surroundings).unwrap();
     assert_eq!(options.warning, None);
     assert!(!options.controllers.contains(&"ttl-controller"));
     // Each field that the text names is there, and all that it says to take effect does.
@@ -1021,7 +1020,7 @@ fn the_example_of_the_docs_starts_a_replica_and_its_fields_are_fields() {
         let Field::In(field) = spec.field else {
             panic!("--{}", spec.name);
         };
-        let is_workers = registry::descriptors()
+        let is_workers = node_registry::descriptors()
             .iter()
             .any(|one| one.workers.is_some_and(|(flag, _)| flag == spec.name));
         assert!(
