@@ -17,8 +17,9 @@ use std::{
 };
 
 use coordinator::{Handle, Member};
+use node_telemetry::metrics::Metrics;
 
-use crate::{keys::Keys, metrics::Metrics};
+use crate::keys::Keys;
 
 /// Between two checks of the files and the members.
 const PERIOD: Duration = Duration::from_secs(5);

@@ -11,6 +11,7 @@ use kubernetes_proto::{
     meta::{ObjectMeta, PartialObjectMetadata},
 };
 use node_cache::api::{Api, ApiError, Request, Response};
+use node_telemetry::trace::{Call, Writing};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use serde_json::Value;
 
@@ -18,7 +19,6 @@ use crate::{
     credentials::{Credentials, NAMESPACE as ACCOUNTS_NAMESPACE},
     events,
     server::{Live, LiveItem, Refused, Sender, Server},
-    trace::{Call, Writing},
     write::{self, WriteRequest},
 };
 

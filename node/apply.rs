@@ -10,6 +10,7 @@ use controllers_kit::{
     Action, Event, Failure, Landed, Plan, StatusWrite, Timestamp, Verb, Written,
 };
 use futures::{StreamExt, stream, stream::FuturesUnordered};
+use node_telemetry::metrics::{ClientMetrics, Metrics};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -18,7 +19,6 @@ use crate::{
     events::{Correlator, Send as SendEvent, outbox, outbox::Outbox},
     gate::{EventGuard, Stopped},
     limit::{self, Limiter, Limiters, Whose},
-    metrics::{ClientMetrics, Metrics},
     server::{Refused, Sender, Server},
     write,
 };

@@ -11,9 +11,8 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig, NamedAuthInfo},
 };
 use node_cache::{Exchange, Observe, proxy::from_environment};
+use node_telemetry::metrics::{ClientMetrics, Metrics};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
-
-use crate::metrics::{ClientMetrics, Metrics};
 
 /// How long the server may take to answer at start, and how often it is asked: upstream's figures.
 const SERVER_WAIT_MAX: Duration = Duration::from_secs(10);

@@ -13,9 +13,10 @@ use node_options::{
     args::{Field, Spec, Values},
     config::{self, File, Wrong},
 };
+use node_telemetry::metrics::Metrics;
 use tokio::sync::mpsc;
 
-use crate::{metrics::Metrics, pod_events::Notice};
+use crate::pod_events::Notice;
 
 /// How often the file is read again, as certificates are.
 const READ_EVERY: Duration = Duration::from_secs(10);

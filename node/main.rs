@@ -2,7 +2,7 @@
 
 use std::{process::ExitCode, sync::Arc};
 
-use node::{actors::host::LateFence, config_file, ending, run, telemetry, termination};
+use node::{actors::host::LateFence, config_file, ending, run, termination};
 use node_options::{
     Surroundings,
     args::{self, Parsed},
@@ -61,7 +61,7 @@ fn start(words: Vec<String>) -> Result<u8, String> {
     ending::end_process_on_panic(Arc::clone(&fence));
     let system = actix::System::new();
     let (result, telemetry) = system.block_on(async {
-        let telemetry = telemetry::start(&options)?;
+        let telemetry = node_telemetry::start(&options)?;
         let result = run::run(options, &telemetry, fence, (maker, content)).await;
         Ok::<_, String>((result, telemetry))
     })?;

@@ -11,6 +11,7 @@ use controllers_kit::{Factory, Flags};
 use coordinator::Pulse;
 use node_cache::{Api, Cache};
 use node_options::ShadowOptions;
+use node_telemetry::{metrics::Metrics, trace::Traces};
 
 use crate::{
     actors::{controller::Controller, host::Host, watch::Watch},
@@ -22,11 +23,9 @@ use crate::{
     gate::Fence,
     history::History,
     keys::Keys,
-    metrics::Metrics,
     server::Server,
     shadowing::{self, Shadow},
     shared::{Aside, Shared, Unit, Unwoken},
-    trace::Traces,
     view::View,
     workers::Workers,
 };

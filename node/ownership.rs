@@ -9,13 +9,13 @@ use std::{
 
 use controllers_kit::EventType;
 use coordinator::{Handle, Happening, RangeId};
-use tokio::sync::{broadcast::error::RecvError, mpsc};
-
-use crate::{
+use node_telemetry::{
     metrics::{Direction, Metrics},
-    pod_events::Notice,
     trace::Traces,
 };
+use tokio::sync::{broadcast::error::RecvError, mpsc};
+
+use crate::pod_events::Notice;
 
 /// Changes that come within this time of each other are reported in one line: a replica that joins or dies
 /// moves dozens of ranges at once.

@@ -11,6 +11,7 @@ use controllers_kit::{
     guard::guarded,
     postconditions::{self, Breach},
 };
+use node_telemetry::trace::{self, Ended, Reconciling, Stage, Woken};
 
 use crate::{
     apply::{Applied, is_report},
@@ -21,7 +22,6 @@ use crate::{
     server::Sender,
     shadowing::Shadow,
     shared::{Origin, Shared, Unit},
-    trace::{self, Ended, Reconciling, Stage, Woken},
 };
 use coordinator::Care;
 use tokio::sync::OwnedSemaphorePermit;

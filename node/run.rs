@@ -18,6 +18,7 @@ use coordinator::{
 };
 use node_cache::{Api, Cache, Purpose, State};
 use node_options::{FleetOptions, InForce, Options, PeerTransport, args};
+use node_telemetry::{Telemetry, Verbosity, metrics::Metrics, trace::OfPeers};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -42,15 +43,12 @@ use crate::{
     http::{self, Health, Kind},
     keys::{self, FileKeys},
     lock::{self, Note, Taken},
-    metrics::Metrics,
     node::{Node, Parts, Threads},
     ownership, pod_events,
     rotation::{self, Followed},
     server::Server,
     shadowing, steer,
-    telemetry::{Telemetry, Verbosity},
     termination::{self, Pods},
-    trace::OfPeers,
 };
 
 /// What is held is measured at most so often: one that scrapes must not pay for a check of hundreds of

@@ -7,9 +7,10 @@ use controllers_kit::{Action, Descriptor, Failure, Key, Page, Resource, Str, Wri
 use futures::future::BoxFuture;
 use http::HeaderValue;
 use kubernetes_proto::meta::ObjectMeta;
+use node_telemetry::{metrics::ControllerMetrics, trace::Trail};
 use serde_json::Value;
 
-use crate::{events, gate::Gate, metrics::ControllerMetrics, trace::Trail};
+use crate::{events, gate::Gate};
 
 /// In whose name a request is sent: for the User-Agent, the credentials, and the gate.
 #[derive(Clone)]

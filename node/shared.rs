@@ -17,6 +17,10 @@ use controllers_kit::{
 };
 use coordinator::{Epoch, RangeId};
 use node_cache::Cache;
+use node_telemetry::{
+    metrics::{ControllerMetrics, Metrics, QueueMetrics},
+    trace::{Cause, Traces, Woken},
+};
 
 use crate::{
     actors::range::{Poll, Range},
@@ -27,12 +31,10 @@ use crate::{
     gate,
     history::{History, Tally, micros},
     keys::Keys,
-    metrics::{ControllerMetrics, Metrics, QueueMetrics},
     quarantine::Watchlist,
     queue::Priority,
     shadowing::Shadow,
     steer::{Steering, Unscanned},
-    trace::{Cause, Traces, Woken},
     view::View,
     workers::Workers,
 };

@@ -32,10 +32,10 @@ use node::apply::Writer;
 use node::clock::{Clock, SystemClock};
 use node::events::{Correlator, Send as SendEvent};
 use node::gate::Gate;
-use node::metrics::Metrics;
 use node::node::{Node, Parts, Threads};
 use node::server::{Live, LiveItem, Refused, Sender, Server};
 use node_cache::{Api as Connection, Purpose};
+use node_telemetry::metrics::Metrics;
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 

@@ -25,6 +25,7 @@ use kubernetes_proto::{
     core::{Namespace, Pod, ServiceAccount},
     meta::ObjectMeta,
 };
+use node_telemetry::metrics::Metrics;
 use peer_proto::{ControllerState, KeyState, RangeState};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -40,7 +41,6 @@ use crate::{
     clock::{Clock, SystemClock},
     events,
     gate::Fence,
-    metrics::Metrics,
     reconcile::ReportFrom,
     server::{Live, LiveItem, Refused, Sender, Server},
     shared::{Aside, Shared, Unit, Unwoken},

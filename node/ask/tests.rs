@@ -9,13 +9,14 @@ use controllers_kit::{
 };
 use futures::{FutureExt as _, future::BoxFuture};
 use kubernetes_proto::{Object as _, core::ConfigMap};
+use node_telemetry::metrics::Metrics;
 use serde_json::Value;
 
 use super::*;
+
 use crate::{
     events,
     gate::{Fence, Gate},
-    metrics::Metrics,
     server::Live,
 };
 

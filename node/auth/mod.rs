@@ -16,6 +16,7 @@ use controllers_kit::Resource;
 use futures::future::BoxFuture;
 use http::{HeaderMap, Method};
 use node_options::{AuthenticationOptions, AuthorizationOptions};
+use node_telemetry::metrics::Metrics;
 use percent_encoding::percent_decode_str;
 use rustls::pki_types::CertificateDer;
 
@@ -25,7 +26,7 @@ pub use reviews::ServerReviews;
 pub use trust::Error;
 use trust::{Proxy, Trusted};
 
-use crate::{metrics::Metrics, rotation::Followed};
+use crate::rotation::Followed;
 
 /// Who may do anything, whatever the API server says: as upstream.
 const MASTERS: &str = "system:masters";

@@ -6,13 +6,13 @@ use futures::future::BoxFuture;
 use kube::Client;
 use node_cache::Purpose;
 use node_options::{AuthenticationOptions, AuthorizationOptions};
+use node_telemetry::metrics::Metrics;
 use serde_json::{Value, json};
 
 use super::{Error, Reviews, Target, User};
 
 use crate::{
     components::{self, Source, causes},
-    metrics::Metrics,
     rotation::Followed,
 };
 

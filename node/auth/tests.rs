@@ -7,14 +7,13 @@ use node_options::{
     Options, Surroundings,
     args::{self, Parsed, Values},
 };
+use node_telemetry::metrics::Metrics;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
 };
 use serde_json::json;
 
 use super::{trust::Trust, *};
-
-use crate::metrics::Metrics;
 
 /// An authority and what it signs.
 struct Ca {

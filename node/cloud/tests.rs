@@ -9,13 +9,14 @@ use controllers_kit::{
 use coordinator::{Epoch, RangeId};
 use futures::FutureExt as _;
 use kubernetes_proto::{Object as _, core::Service};
+use node_telemetry::metrics::Metrics;
 use serde_json::json;
 
 use super::*;
+
 use crate::{
     events,
     gate::{Fence, Gate},
-    metrics::Metrics,
     server::{Live, LiveItem, Refused as ServerRefused},
 };
 

@@ -9,9 +9,11 @@ use controllers_kit::testing::{
 use controllers_kit::{Factory, Flags, Object as _};
 use inspect::{BlockerKind, BusyController, BusyKey, BusyRange};
 use kubernetes_proto::{apps::Deployment, core::Pod};
+use node_telemetry::metrics::Metrics;
 
 use super::*;
-use crate::{metrics::Metrics, workers::Workers};
+
+use crate::workers::Workers;
 
 /// The controllers of these names, as a process has them.
 fn units(names: &[&str]) -> Vec<Unit> {

@@ -7,8 +7,7 @@ use std::{
 };
 
 use http::StatusCode;
-
-use crate::metrics::Metrics;
+use node_telemetry::metrics::Metrics;
 
 /// Which of the three paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,6 +32,10 @@ use hyper_util::{
     server::conn::auto,
 };
 use node_options::{InForce, ServingOptions, version};
+use node_telemetry::{
+    Verbosity,
+    metrics::{self, Metrics},
+};
 use rustls::pki_types::CertificateDer;
 use serde::Serialize;
 use serde_json::Value;
@@ -48,11 +52,7 @@ pub use health::{Check, Health, Kind};
 use page::Streams;
 use zpages::Page;
 
-use crate::{
-    auth::{Asked, Auth, Refused, Target, User},
-    metrics::{self, Metrics},
-    telemetry::Verbosity,
-};
+use crate::auth::{Asked, Auth, Refused, Target, User};
 
 /// How long a TLS handshake may take, and an answer to a ping.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);

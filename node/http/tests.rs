@@ -12,10 +12,7 @@ use tower::ServiceExt;
 
 use super::*;
 
-use crate::{
-    auth::tests::{auth, values},
-    telemetry,
-};
+use crate::auth::tests::{auth, values};
 
 struct Inside;
 
@@ -117,11 +114,12 @@ fn options(words: &[&str]) -> Arc<Options> {
 
 fn sources(words: &[&str]) -> Sources {
     let metrics = Metrics::new(&[]);
+    let options = options(words);
     Sources {
         health: Health::new(metrics.clone()),
         metrics,
-        options: Arc::new(InForce::new(options(words))),
-        verbosity: telemetry::fixed_verbosity(),
+        options: Arc::new(InForce::new(Arc::clone(&options))),
+        verbosity: Arc::new(Verbosity::of(&options.logging, false)),
         debug: Arc::new(Inside),
         auth: auth(),
     }

@@ -26,11 +26,11 @@ use controllers_kit::{
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use inspect::{SHADOW_SCHEMA, ShadowDifference};
 use node_options::ShadowOptions;
+use node_telemetry::metrics::Metrics;
 use shadow::{Answer, Candidate, Change, Comparison, Config, Unwanted, Verdict, Want};
 use tokio::sync::mpsc;
 
 use crate::{
-    metrics::Metrics,
     queue::Monotonic,
     shared::{Shared, Unit},
 };

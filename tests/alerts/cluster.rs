@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use node::metrics::Metrics;
+use node_telemetry::metrics::Metrics;
 
 use super::rules::Rules;
 use super::series::Series;

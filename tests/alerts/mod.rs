@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use harness::workspace_root;
-use node::metrics::Metrics;
+use node_telemetry::metrics::Metrics;
 use serde_json::Value;
 
 use self::cluster::STEP_SECONDS;

@@ -23,13 +23,13 @@ use node::{
     api_server::ApiServer,
     clock::Clock,
     keys::Keys,
-    metrics::Metrics,
     node::{Node, Parts, Threads},
     queue::Monotonic,
     shared::Shared,
     view::View,
 };
 use node_cache::Api;
+use node_telemetry::metrics::Metrics;
 use tokio::{sync::mpsc, task::LocalSet, time::Instant};
 
 use crate::{

@@ -165,6 +165,21 @@ const TABLE: &[Row] = &[
         only: None,
         never: &["node-cache", "node-registry", "harness"],
     },
+    // What a process says of itself: counted and recorded by others.
+    Row {
+        name: "node-telemetry",
+        ours: Some(&[
+            "controllers-kit",
+            "coordinator",
+            "kubernetes-proto",
+            "node-cache",
+            "node-options",
+            "node-registry",
+            "shadow",
+        ]),
+        only: None,
+        never: &["node-registry", "harness"],
+    },
     Row {
         name: "kubectl-manifold",
         ours: Some(&[

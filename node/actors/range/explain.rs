@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use actix::{Context, Handler, Message, MessageResult};
 use controllers_kit::Key;
+use node_telemetry::trace;
 use serde_json::{Value, json};
 
 use super::Range;
 use crate::gate::Stopped;
 use crate::heat::Rate;
 use crate::reconcile::{Next, Trouble};
-use crate::trace;
 
 /// What is busy?
 #[derive(Message)]

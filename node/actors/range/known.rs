@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use controllers_kit::{Key, Memory, Timestamp};
+use node_telemetry::trace::Woken;
 
 use crate::gate::Gate;
 use crate::heat::Heat;
@@ -13,7 +14,6 @@ use crate::queue::{Monotonic, Queue};
 use crate::reconcile::{Mark, Next, ReportFrom, Trouble};
 use crate::server::Sender;
 use crate::shared::{Origin, Shared, Unit};
-use crate::trace::Woken;
 
 /// What is remembered of a key between two reconciles.
 #[derive(Default)]

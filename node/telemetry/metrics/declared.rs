@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    sync::atomic::AtomicU64,
     time::Duration,
 };
 
@@ -13,7 +14,7 @@ use prometheus_client::metrics::{
 };
 
 use super::{
-    AtomicU64, Registering, Text,
+    families::{Registering, Text},
     histogram::{Histogram, exponential},
     seconds,
 };

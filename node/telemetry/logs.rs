@@ -38,7 +38,8 @@ pub struct Verbosity {
 }
 
 impl Verbosity {
-    fn of(options: &LoggingOptions, overridden: bool) -> Self {
+    /// By the options, unless it is `overridden`: RUST_LOG rules then.
+    pub fn of(options: &LoggingOptions, overridden: bool) -> Self {
         Self {
             level: AtomicI64::new(options.verbosity),
             modules: ArcSwap::from_pointee(options.modules.clone()),
@@ -326,21 +327,6 @@ fn logs(options: &LoggingOptions) -> Result<Arc<Verbosity>, String> {
     Ok(verbosity)
 }
 
-/// A verbosity for servers that are made without [`start`].
-#[cfg(test)]
-pub(crate) fn fixed_verbosity() -> Arc<Verbosity> {
-    static FIXED: std::sync::OnceLock<Arc<Verbosity>> = std::sync::OnceLock::new();
-    let make = || {
-        let quiet = LoggingOptions {
-            json: false,
-            verbosity: 0,
-            modules: Vec::new(),
-        };
-        Arc::new(Verbosity::of(&quiet, false))
-    };
-    FIXED.get_or_init(make).clone()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -408,7 +394,7 @@ mod tests {
         });
         let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
         assert!(text.starts_with('W'), "{text}");
-        assert!(text.contains("telemetry.rs:"), "{text}");
+        assert!(text.contains("logs.rs:"), "{text}");
         assert!(
             text.ends_with("] \"two \\\"words\\\"\" count=3 name=\"web\"\n"),
             "{text}"

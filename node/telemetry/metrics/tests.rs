@@ -1,5 +1,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
+use controllers_kit::Key;
+
 use super::*;
 
 /// Every family with its type, as `/metrics` shows them: golden, for dashboards and alerts hang on the names.
