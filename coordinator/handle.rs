@@ -1,14 +1,17 @@
 //! Starting a coordinator, and what the node holds of it.
 
+mod answers;
+mod assembled;
+
 use std::{collections::BTreeMap, io, net::SocketAddr, sync::Arc, thread, time::Duration};
 
 use actix::{Actor, Addr};
 use coordinator_core::{
-    Core, Epoch, Fatal, Happening, Holder, Input, Member, Offer, OwnLease, OwnPhase, Pin, RangeId,
-    RangePin, Renewal, RenewalConfig, Status, View,
+    Core, Fatal, Happening, Holder, Input, Member, OwnLease, OwnPhase, Pin, RangeId, RangePin,
+    Renewal, RenewalConfig, Status, View,
 };
-use futures::{StreamExt, future::BoxFuture};
-use peer_proto::{InspectRequest, RangeState, Sight};
+use futures::StreamExt;
+use peer_proto::InspectRequest;
 use tokio::{
     net::TcpListener,
     sync::{broadcast, oneshot, watch},
@@ -18,10 +21,10 @@ use tokio::{
 use crate::{
     ClientFactory, Config, ConfigError, Fence, HoldState, LeaseError, PeerRefusal, RangeHost,
     ServerFenceMode, TlsError,
-    actor::{Asked, Beat, Coordinator, Feed, Offered, Shared},
+    actor::{Beat, Coordinator, Feed, Shared},
     fence::EndCause,
     lease::{Found, Kind, Leases, Step},
-    peer::{Answers, Calls, Holdings, PeerService, Peers, serve},
+    peer::{Calls, PeerService, Peers, serve},
     pulse::{BEATS_EVERY, Pulse},
     reach,
     renewal::{self, RenewalThread},
@@ -29,6 +32,9 @@ use crate::{
     sweep,
     tls::{RELOAD_PERIOD, Tls},
 };
+
+use answers::ActorAnswers;
+pub use assembled::{Assembled, Door, Outside, assemble};
 
 /// Handoffs under way at once, in each direction a replica may send.
 const MOVES_AT_ONCE: usize = 8;
@@ -499,154 +505,6 @@ fn wire(
     (answers, ended)
 }
 
-/// What a coordinator has from outside where [`start`] does not see to it: in the seeded simulation.
-pub struct Outside {
-    /// The incarnation's name; random elsewhere.
-    pub incarnation: String,
-    /// For Leases.
-    pub client: kube::Client,
-    /// For the renewal of the replica Lease alone.
-    pub renewal_client: kube::Client,
-    /// The way to its peers.
-    pub peers: Arc<dyn Calls>,
-    /// Where its peers find it.
-    pub address: SocketAddr,
-    /// The Unix second at its start.
-    pub second: i64,
-}
-
-/// A coordinator on its caller's thread: the same parts as [`start`] makes, without sockets and threads.
-pub struct Assembled {
-    /// As of [`start`]; the replica Lease is not held yet, see [`Handle::joined`].
-    pub handle: Handle,
-    /// What peers say goes in here.
-    pub door: Door,
-    /// The renewal, to be run.
-    pub renewal: BoxFuture<'static, ()>,
-}
-
-/// Makes one. To be called where actors can be spawned.
-///
-/// # Errors
-/// Where the configuration cannot work.
-pub fn assemble(
-    config: &Config,
-    host: Arc<dyn RangeHost>,
-    outside: Outside,
-) -> Result<Assembled, ConfigError> {
-    config.validate()?;
-    let fence = Arc::new(fence_of(config));
-    let shared = Shared::new(config.ranges);
-    let barrier = Barrier::new(
-        outside.client.clone(),
-        &config.replica_name,
-        Arc::clone(&config.server_fence),
-    );
-    let leases = Leases::new(
-        outside.client,
-        &config.fleet_namespace,
-        &config.fleet_name,
-        config.lease_duration,
-        config.lease_retry_period,
-    );
-    let status = Status {
-        address: outside.address.to_string(),
-        build: config.version.clone(),
-        ready: host.ready(),
-        draining: false,
-        stale: false,
-        ranges: config.ranges,
-        server_fenced: config.server_fence.announces(),
-        pod: config.pod.as_str().into(),
-        follows: config.follows(),
-        ..Status::default()
-    };
-    // The clock may have begun long before this replica.
-    let passed = i64::try_from(config.clock.now().as_secs()).unwrap_or(0);
-    let epoch_second = outside.second.saturating_sub(passed);
-    let renewal = Renewal::new(
-        RenewalConfig {
-            name: config.replica_name.clone(),
-            incarnation: outside.incarnation,
-            lease_duration: config.lease_duration,
-            renew_deadline: config.lease_renew_deadline,
-            retry_period: config.lease_retry_period,
-            epoch_second: config.slow_start_from(epoch_second),
-            deaths_from: Some(epoch_second),
-            gone: config.gone.clone(),
-        },
-        status.clone(),
-    );
-    let (thread, task) = renewal::prepare(
-        config,
-        renewal,
-        status.clone(),
-        Arc::clone(&fence),
-        Arc::clone(&host),
-    );
-    let (own, hold) = (thread.own.clone(), thread.hold.clone());
-    // It never breaks by itself: a simulation drops all of it at once.
-    let (stop, broken) = watch::channel(false);
-    let peers = Arc::clone(&outside.peers);
-    let (answers, _ended) = wire(
-        config,
-        (status.address, None),
-        leases,
-        barrier,
-        Arc::clone(&fence),
-        host,
-        outside.peers,
-        thread,
-        shared.clone(),
-        epoch_second,
-    );
-    Ok(Assembled {
-        handle: Handle(Arc::new(Inner {
-            fence,
-            shared,
-            own,
-            hold,
-            actor: answers.actor.clone(),
-            peers,
-            runtime: tokio::runtime::Handle::current(),
-            peer_address: outside.address,
-            broken,
-            _stop: stop,
-        })),
-        door: Door(answers),
-        renewal: task(outside.renewal_client),
-    })
-}
-
-/// The side of a coordinator that peers speak to, without the wire.
-#[derive(Clone)]
-pub struct Door(Arc<ActorAnswers>);
-
-impl Door {
-    /// A range is offered with its state.
-    ///
-    /// # Errors
-    /// Why it is not taken.
-    pub async fn offered(&self, offer: Offer, state: RangeState) -> Result<(), String> {
-        let bytes = state
-            .controllers
-            .iter()
-            .map(prost::Message::encoded_len)
-            .sum();
-        self.0.offered(offer, state, bytes).await
-    }
-
-    /// A range's Lease names this replica, says the one before.
-    pub async fn swap_announced(&self, from: Holder, range: RangeId, epoch: Epoch) {
-        self.0.swap_announced(from, range, epoch).await;
-    }
-
-    /// Which of these ranges are held here, and by which incarnation.
-    pub async fn holds(&self, ranges: Vec<RangeId>) -> Option<(String, Holdings)> {
-        self.0.holds(ranges).await
-    }
-}
-
 /// Lists Leases once. A busy server gets its time; a refusal counts at once.
 async fn first_read(leases: &Leases, pause: Duration) -> Result<(), LeaseError> {
     let mut last = LeaseError::Slow(START_DEADLINE);
@@ -767,67 +625,6 @@ async fn follow(
                 return Ok(());
             }
         }
-    }
-}
-
-/// What the peer server asks, through the actor's mailbox.
-struct ActorAnswers {
-    actor: Addr<Coordinator>,
-    host: Arc<dyn RangeHost>,
-    shared: Shared,
-    own: watch::Receiver<OwnLease>,
-}
-
-impl Answers for ActorAnswers {
-    async fn offered(&self, offer: Offer, state: RangeState, bytes: usize) -> Result<(), String> {
-        let (answer, answered) = oneshot::channel();
-        let (full, is_full) = oneshot::channel();
-        if self
-            .actor
-            .send(Offered {
-                offer,
-                state,
-                bytes,
-                answer,
-                full,
-            })
-            .await
-            .is_err()
-        {
-            return Err("this replica is on its way out".to_owned());
-        }
-        match answered.await {
-            Ok(answer) => answer.map_err(|refused| refused.to_string()),
-            Err(_) if is_full.await.is_ok() => Err("too much is waiting here already".to_owned()),
-            Err(_) => Err("this replica is on its way out".to_owned()),
-        }
-    }
-
-    async fn swap_announced(&self, from: Holder, range: RangeId, epoch: Epoch) {
-        let _ = self
-            .actor
-            .send(Feed(vec![Input::SwapAnnounced { from, range, epoch }]))
-            .await;
-    }
-
-    async fn holds(&self, ranges: Vec<RangeId>) -> Option<(String, Holdings)> {
-        let (answer, answered) = oneshot::channel();
-        self.actor.send(Asked { ranges, answer }).await.ok()?;
-        let answer = answered.await.ok()?;
-        // Read after the answer: a life that ended meanwhile holds nothing, and its asker hears the new name.
-        Some((self.own.borrow().incarnation.clone(), answer))
-    }
-
-    fn sights(&self) -> Vec<Sight> {
-        self.host.sights()
-    }
-
-    fn view(&self) -> watch::Receiver<Arc<View>> {
-        self.shared.view.subscribe()
-    }
-
-    async fn inspect(&self, asked: InspectRequest) -> Result<Vec<u8>, String> {
-        self.host.inspect(asked).await
     }
 }
 

@@ -1,21 +1,26 @@
 //! One key, once: ask, plan, prove, apply, learn.
 
+mod proof;
+
 use std::{
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use controllers_kit::{
-    Action, Counted, Key, Landed, Measure, Memory, Outcome, Plan, Refusal, Requeue, Resource,
-    Severity, SignedDuration, Snapshot, StatusWrite, Str, Timestamp, Verb, Written,
+    Action, Key, Landed, Measure, Memory, Outcome, Plan, Refusal, Requeue, Resource, Severity,
+    SignedDuration, Snapshot, StatusWrite, Str, Timestamp, Verb, Written,
     guard::guarded,
     postconditions::{self, Breach},
 };
 use node_telemetry::trace::{self, Ended, Reconciling, Stage, Woken};
 
+pub(crate) use proof::is_object;
+use proof::{Unproven, lagging_head, proof};
+
 use crate::{
     apply::{Applied, is_report},
-    ask::{self, Proof},
+    ask,
     counting::Counting,
     gate::Stopped,
     queue::Monotonic,
@@ -634,44 +639,6 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     attempt
 }
 
-/// The object that a key is about, as a plan found it.
-struct Head {
-    resource: &'static Resource,
-    version: Option<u64>,
-}
-
-/// The object that a key is about where its watch has not come as far as what has happened to the key.
-/// Watches run beside each other: after one that stood still, a ReplicaSet's pods may be seen to go before
-/// the ReplicaSet itself is.
-fn lagging_head(shared: &Shared, job: &Job) -> Option<Head> {
-    let resource = shared.units[usize::from(job.unit)]
-        .primary()
-        .filter(|primary| is_object(primary, &job.key))?;
-    let lags = job.evidence > 0 && !shared.view.passed(resource, job.evidence);
-    lags.then(|| Head {
-        resource,
-        version: version_of(&*shared.view, resource, &job.key),
-    })
-}
-
-/// Whether a key can be an object of a resource: composite keys ([`Key::composite`], [`Key::within`]) are
-/// not, nor those of cluster-scoped objects where the resource has namespaces.
-pub(crate) fn is_object(resource: &Resource, key: &Key) -> bool {
-    match resource.namespaced {
-        true => !key.namespace.is_empty() && !key.name.contains(':'),
-        false => key.namespace.is_empty(),
-    }
-}
-
-fn version_of(
-    view: &dyn controllers_kit::Reader,
-    resource: &'static Resource,
-    key: &Key,
-) -> Option<u64> {
-    let object = view.get(resource, &key.namespace, &key.name)?;
-    Some(object.metadata().resource_version)
-}
-
 /// The memory as it was before a plan.
 fn restore(job: &mut Job, unit: &Unit, before: Option<Option<Vec<u8>>>) {
     if let Some(before) = before {
@@ -679,96 +646,6 @@ fn restore(job: &mut Job, unit: &Unit, before: Option<Option<Vec<u8>>>) {
             || unit.controller.new_memory(),
             |packed| unit.unpack(&job.key, &packed, SignedDuration::ZERO),
         );
-    }
-}
-
-/// What is proven for good.
-#[derive(Default)]
-struct Proven {
-    /// The object that the key is about.
-    head: bool,
-    /// What was counted.
-    counted: bool,
-    /// Whether any of it was compared with the server, after the plan was made.
-    compared: bool,
-}
-
-/// Why a plan is not carried out.
-struct Unproven {
-    /// What comes next.
-    next: Next,
-    /// The status of the refused read, where one was refused.
-    code: Option<u16>,
-}
-
-impl From<Next> for Unproven {
-    fn from(next: Next) -> Self {
-        Self { next, code: None }
-    }
-}
-
-/// Whether a plan rests on what is there by now: after a takeover, where its object's watch lags, and where
-/// it counted what must be known whole. What was proven for good, or when the key is examined again. The
-/// plan was made from the cache as it was at `by` or later.
-async fn proof(
-    shared: &Shared,
-    job: &Job,
-    plan: &Plan,
-    lagging: Option<Head>,
-    by: Monotonic,
-) -> Result<Proven, Unproven> {
-    let unit = &shared.units[usize::from(job.unit)];
-    let grounds = ask::Grounds {
-        server: shared.writer.server(),
-        view: &*shared.view,
-        proofs: shared.writer.proofs(),
-        clock: &*shared.clock,
-    };
-    let holds = |resource| {
-        job.settled
-            .is_some_and(|settled| grounds.holds(resource, settled, by))
-    };
-    let mut proven = Proven::default();
-    let head = unit
-        .primary()
-        .filter(|primary| is_object(primary, &job.key))
-        .filter(|_| job.head_unproven && plan.actions().any(|action| !is_report(action)));
-    proven.head = head.is_some();
-    if let Some(primary) = head.filter(|primary| !holds(primary)) {
-        judged(ask::prove_head(grounds, &job.sender, primary, &job.key).await)?;
-        proven.compared = true;
-    } else if let Some(found) = lagging
-        && makes_or_deletes(plan)
-    {
-        judged(ask::prove_head(grounds, &job.sender, found.resource, &job.key).await)?;
-        if found.version != version_of(&*shared.view, found.resource, &job.key) {
-            return Err(Next::Replan.into());
-        }
-    }
-    proven.counted = job.unproven && makes_or_deletes(plan);
-    let doubted = |set: &Counted| proven.counted && !holds(set.resource);
-    let unsure = ask::unsure(grounds.view, &plan.counted, doubted);
-    proven.compared |= unsure.iter().any(|set| set.since == 0);
-    judged(ask::prove(grounds, &job.sender, unsure).await)?;
-    Ok(proven)
-}
-
-fn judged(proof: Result<Proof, crate::server::Refused>) -> Result<(), Unproven> {
-    match proof {
-        Ok(Proof::Fresh) => Ok(()),
-        // The change that is missing wakes the key; the back-off is for one that was seen meanwhile.
-        Ok(Proof::Stale { why }) => Err(Next::Backoff {
-            why: format!("the cache is behind: {why}"),
-            error: false,
-        }
-        .into()),
-        Err(refused) => Err(Unproven {
-            code: Some(refused.failure.class().code),
-            next: Next::Backoff {
-                why: format!("freshness could not be proven: {}", refused.failure),
-                error: true,
-            },
-        }),
     }
 }
 
@@ -893,11 +770,6 @@ fn after(plan: &Plan, now: Timestamp) -> Next {
             Next::After(Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO))
         }
     }
-}
-
-fn makes_or_deletes(plan: &Plan) -> bool {
-    plan.actions()
-        .any(|action| !matches!(action.verb, Verb::Patch { .. }))
 }
 
 fn explained(plan: &Plan) -> Vec<String> {

@@ -10,6 +10,7 @@ pub mod certificatesigningrequest_approving;
 pub mod certificatesigningrequest_cleaner;
 pub mod certificatesigningrequest_signing;
 pub mod clusterrole_aggregation;
+mod der;
 pub mod kube_apiserver_serving_clustertrustbundle_publisher;
 pub mod legacy_serviceaccount_token_cleaner;
 pub mod podcertificaterequest_cleaner;

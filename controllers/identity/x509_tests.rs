@@ -7,6 +7,7 @@ use rcgen::{
 };
 
 use super::*;
+use crate::der::{GENERALIZED_TIME, UTC_TIME};
 
 fn instant(time: &str) -> Timestamp {
     time.parse().unwrap()

@@ -12,15 +12,17 @@ mod digest;
 mod history;
 mod only;
 pub mod proxy;
+mod slot;
 mod socket;
 mod store;
 mod switch;
 mod watch;
 
 pub use api::{Api, ApiError, ConnectError, Exchange, Observe, Purpose, Request, Response, Status};
-pub use cache::{Builder, Cache, Freshness, Order, Sight, State, Stats};
+pub use cache::{Builder, Cache, Freshness};
 pub use digest::Digest;
 pub use only::{NotSent, Writes, refuse_all_but};
+pub use slot::{Order, Sight, State, Stats};
 pub use socket::Guard;
 pub use switch::{Refusals, Validity};
 pub use watch::{Renewed, Settings};

@@ -22,8 +22,8 @@ use crate::{
     Api, ApiError, Request, Status,
     ages::is_pulse,
     api,
-    cache::{NOT_SERVED, Order, Slot, Why},
     digest::Digest,
+    slot::{NOT_SERVED, Order, Slot, Why},
     store::Content,
 };
 

@@ -4,13 +4,14 @@
 //! request passes [`Auth`]; connections, headers, bodies and times are bounded.
 
 mod connections;
+mod debug;
 mod health;
 mod page;
 mod tls;
 mod zpages;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     io,
     net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
@@ -19,14 +20,14 @@ use std::{
 
 use axum::{
     Router,
-    body::{Body, Bytes},
+    body::Body,
     extract::{DefaultBodyLimit, Extension, Path, Query, Request, State},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{any, get, post},
 };
 use futures::{future::BoxFuture, stream::BoxStream};
-use http::{HeaderValue, Method, StatusCode, header};
+use http::{HeaderValue, StatusCode, header};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
@@ -48,6 +49,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::Service;
 
 use connections::{Connections, FIRST_BYTE_MAX, HEADERS_MAX, Place};
+use debug::{explain, move_range, pprof, shadow, shards, top, unhappy, verbosity};
 pub use health::{Check, Health, Kind};
 use page::Streams;
 use zpages::Page;
@@ -831,156 +833,6 @@ async fn statusz(State(sources): Shared, request: Request) -> Response {
     let accept = request.headers().get(header::ACCEPT);
     let pretty = wants_pretty(&request);
     zpages::answer(Page::Statusz, accept, pretty, &text, &content)
-}
-
-async fn verbosity(
-    State(sources): Shared,
-    Extension(caller): Extension<Caller>,
-    method: Method,
-    body: Bytes,
-) -> Response {
-    if method != Method::PUT {
-        return plain(StatusCode::NOT_ACCEPTABLE, "unsupported http method\n");
-    }
-    let text = String::from_utf8_lossy(&body);
-    let text = text.trim();
-    let Some(level) = text.parse::<i64>().ok().filter(|level| *level >= 0) else {
-        return plain(
-            StatusCode::BAD_REQUEST,
-            format!("failed to set the verbosity to {text:?}: expected a whole number from 0 up\n"),
-        );
-    };
-    match sources.verbosity.set(level) {
-        Ok(()) => {
-            let Caller { user, from } = &caller;
-            tracing::info!(level, user = user.name, groups = ?user.groups, ?from, "the verbosity was changed");
-            plain(
-                StatusCode::OK,
-                format!("successfully set klog.logging.verbosity to {level}"),
-            )
-        }
-        Err(why) => plain(
-            StatusCode::BAD_REQUEST,
-            format!("failed to set the verbosity: {why}\n"),
-        ),
-    }
-}
-
-/// Whether `?scope=fleet` is given; without it a replica speaks of itself alone.
-///
-/// # Errors
-/// Another word.
-fn is_for_fleet(query: &HashMap<String, String>) -> Result<bool, String> {
-    match query.get("scope").map(String::as_str) {
-        None | Some("replica") => Ok(false),
-        Some("fleet") => Ok(true),
-        Some(other) => Err(format!("scope {other:?} is neither fleet nor replica\n")),
-    }
-}
-
-async fn shards(State(sources): Shared, Query(query): Query<HashMap<String, String>>) -> Response {
-    match is_for_fleet(&query) {
-        Ok(true) => json_text(&sources.debug.fleet_shards().await),
-        Ok(false) => json_text(&sources.debug.shards()),
-        Err(wrong) => plain(StatusCode::BAD_REQUEST, wrong),
-    }
-}
-
-fn shown(answer: Result<Value, Denied>, path: &str) -> Response {
-    match answer {
-        Ok(value) => json_text(&value),
-        Err(Denied::NotFound(why)) => plain(StatusCode::NOT_FOUND, format!("{why}\n")),
-        Err(Denied::Refused(refused)) => refusal(refused, path, false),
-    }
-}
-
-async fn explain(
-    State(sources): Shared,
-    Extension(caller): Extension<Caller>,
-    Query(mut query): Query<HashMap<String, String>>,
-) -> Response {
-    let is_for_fleet = match is_for_fleet(&query) {
-        Ok(is_for_fleet) => is_for_fleet,
-        Err(wrong) => return plain(StatusCode::BAD_REQUEST, wrong),
-    };
-    let rights = OfCaller::of(&sources, caller);
-    let mut given = |name: &str| query.remove(name);
-    let answer = if let (Some(kind), Some(name)) = (given("kind"), given("name")) {
-        let namespace = given("namespace").unwrap_or_default();
-        sources.debug.explain_object(kind, namespace, name, rights)
-    } else if let (Some(controller), Some(key)) = (given("controller"), given("key")) {
-        let debug = &sources.debug;
-        debug.explain(controller, key, is_for_fleet, rights)
-    } else {
-        return plain(
-            StatusCode::BAD_REQUEST,
-            "give ?controller=<name>&key=<namespace>/<name>, as in ?controller=deployment-controller&key=shop/web, or \
-             ?kind=<kind>&namespace=<namespace>&name=<name>\n",
-        );
-    };
-    shown(answer.await, "/debug/explain")
-}
-
-async fn top(
-    State(sources): Shared,
-    Extension(caller): Extension<Caller>,
-    Query(mut query): Query<HashMap<String, String>>,
-) -> Response {
-    let namespace = query.remove("namespace").unwrap_or_default();
-    let rights = OfCaller::of(&sources, caller);
-    shown(sources.debug.top(namespace, rights).await, "/debug/top")
-}
-
-async fn unhappy(
-    State(sources): Shared,
-    Extension(caller): Extension<Caller>,
-    Query(mut query): Query<HashMap<String, String>>,
-) -> Response {
-    let namespace = query.remove("namespace").unwrap_or_default();
-    let rights = OfCaller::of(&sources, caller);
-    let answer = sources.debug.unhappy(namespace, rights).await;
-    shown(answer, "/debug/unhappy")
-}
-
-async fn shadow(State(sources): Shared, Extension(caller): Extension<Caller>) -> Response {
-    let rights = OfCaller::of(&sources, caller);
-    shown(sources.debug.shadow(rights).await, "/debug/shadow")
-}
-
-/// Changes who owns a range; one that may `post` the path may do so.
-async fn move_range(
-    State(sources): Shared,
-    Extension(caller): Extension<Caller>,
-    Query(query): Query<HashMap<String, String>>,
-) -> Response {
-    let range = query.get("range").and_then(|range| range.parse().ok());
-    let (Some(range), Some(to)) = (range, query.get("to")) else {
-        return plain(
-            StatusCode::BAD_REQUEST,
-            "give ?range=<number>&to=<replica>, as in ?range=17&to=manifold-1\n",
-        );
-    };
-    let moved = sources
-        .debug
-        .move_range(range, to.clone(), caller.describe());
-    let moved = moved.await;
-    let Caller { user, from } = &caller;
-    let refused = moved.as_ref().err();
-    tracing::info!(range, to, user = user.name, groups = ?user.groups, ?from, refused, "a move was asked for");
-    match moved {
-        Ok(value) => (StatusCode::ACCEPTED, json_text(&value)).into_response(),
-        Err(why) => plain(StatusCode::CONFLICT, format!("{why}\n")),
-    }
-}
-
-async fn pprof(State(sources): Shared) -> Response {
-    if !sources.options.load().profiling {
-        return not_found().await;
-    }
-    plain(
-        StatusCode::NOT_IMPLEMENTED,
-        "Go's profiles are not offered: this is no Go program. Use perf, or a profiler that reads DWARF.\n",
-    )
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod controllers;
 mod dependencies;
 mod language;
 mod leftovers;
+mod lines;
 mod manifests;
 mod modules;
 mod pages;
@@ -129,6 +130,11 @@ fn every_public_item_is_named_somewhere() {
 #[test]
 fn nothing_is_left_over() {
     assert_none(&leftovers::complaints(&files()));
+}
+
+#[test]
+fn no_shipped_file_is_longer_than_what_somebody_reads() {
+    assert_none(&lines::complaints(&files()));
 }
 
 #[test]

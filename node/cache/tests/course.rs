@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     ApiError, Settings, Status,
-    cache::{Failing, Order},
+    slot::{Failing, Order},
     watch::{Ask, Course, End},
 };
 
