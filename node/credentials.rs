@@ -20,9 +20,8 @@ use kube::{
     Api, Client, Error as KubeError,
     api::{ObjectMeta, PostParams},
 };
+use node_connection::components::causes;
 use tokio::sync::Mutex;
-
-use crate::components::causes;
 
 /// Where the controllers' service accounts are.
 pub const NAMESPACE: &str = "kube-system";

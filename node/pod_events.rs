@@ -11,9 +11,10 @@ use kube::{
     Api, Client, Error as KubeError,
     api::{ListParams, Patch, PatchParams, PostParams},
 };
+use node_connection::components::causes;
 use tokio::sync::mpsc;
 
-use crate::{components::causes, events::Correlator};
+use crate::events::Correlator;
 
 /// Notices that wait while the API server does not answer; more are dropped and counted.
 pub const WAITING_MAX: usize = 64;

@@ -16,7 +16,15 @@ use std::{
 
 use coordinator::{Pulse, ServerFence, ServerFenceMode};
 use node_cache::Api;
+use node_connection::{
+    components::{self, causes},
+    rotation::Followed,
+};
 use node_options::{InForce, Options, args};
+use node_serving::{
+    auth::Auth,
+    http::{self, Health, Kind},
+};
 use node_telemetry::{Telemetry, metrics::Metrics, trace::OfPeers};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -25,17 +33,13 @@ use crate::{
     actors::host::LateFence,
     agreement::Fingerprints,
     api_server::ApiServer,
-    auth::Auth,
     clock::SystemClock,
-    components::{self, causes},
     config_file,
     credentials::Credentials,
     debug::Inside,
     gate::Fence,
-    http::{self, Health, Kind},
     node::{Node, Parts, Threads},
     pod_events,
-    rotation::Followed,
     server::Server,
     shadowing,
 };

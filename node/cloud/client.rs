@@ -89,7 +89,8 @@ impl Provider {
                     ));
                 }
                 let paths = [CA_FILE, CERT_FILE, KEY_FILE].map(|name| flags.text(name));
-                let tls = Tls::load(paths).map_err(|why| crate::components::causes(&why))?;
+                let tls =
+                    Tls::load(paths).map_err(|why| node_connection::components::causes(&why))?;
                 Some(Arc::new(tls))
             }
         };

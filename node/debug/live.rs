@@ -23,13 +23,14 @@ use inspect::{
     Columns, Figures, Missing, PAGE_SCHEMA, PageKeys, PageReplica, PageState, Recorded, Row, Top,
     Unhappy,
 };
+use node_serving::http::{Denied, Rights, Update};
 use peer_proto::{InspectRequest, Question};
 use tokio::sync::watch;
 
 use super::{Fleet, answers};
+
 use crate::{
     history::{COLUMN_SECONDS, Cells, Column, History, Picture},
-    http::{Denied, Rights, Update},
     shared::Shared,
 };
 

@@ -26,14 +26,16 @@ use inspect::{
     EXPLAIN_SCHEMA, Explanation, FleetShards, Hidden, KeyReport, Missing, RangeOwner,
     ReplicaShards, SHARDS_SCHEMA, TOP_SCHEMA, Top, UNHAPPY_SCHEMA, Unhappy,
 };
+use node_serving::{
+    auth::{Refused, Target},
+    http::{Debug, Denied, Rights, Update},
+};
 use peer_proto::{InspectRequest, InspectedKey, Question};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::{
-    auth::{Refused, Target},
-    http::{Debug, Denied, Rights, Update},
     pod_events::Notice,
     reconcile::is_object,
     shared::{Shared, Unit},

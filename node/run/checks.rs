@@ -10,14 +10,10 @@ use std::{
 
 use coordinator::{Handle, HoldState, Holds, InterlockOptions, Pulse};
 use node_cache::{Cache, State};
+use node_connection::rotation::{self, Followed};
+use node_serving::http::{Health, Kind};
 
-use crate::{
-    currency,
-    http::{Health, Kind},
-    node::Node,
-    rotation::{self, Followed},
-    steer,
-};
+use crate::{currency, node::Node, steer};
 
 /// A thread that has not run for so long is taken for dead.
 const NO_LIFE_AFTER: Duration = Duration::from_secs(30);

@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use http::HeaderValue;
 use node_cache::{Api, Purpose};
+use node_connection::{components, rotation::Followed};
 use node_options::FleetOptions;
 use node_telemetry::metrics::Metrics;
 
 use super::{Error, wrong};
-use crate::{components, rotation::Followed};
 
 /// What every request is sent as that is made for no range: Leases, watches, tokens.
 pub(super) fn user_agent(replica: &str) -> HeaderValue {

@@ -7,10 +7,12 @@ use std::{
 };
 
 use coordinator::{Handle, Holds, ServerFence, View};
+use node_connection::rotation::Followed;
 use node_telemetry::metrics::Metrics;
 
 use super::checks::unreachable;
-use crate::{currency, node::Node, rotation::Followed};
+
+use crate::{currency, node::Node};
 
 /// What is held is measured at most so often: one that scrapes must not pay for a check of hundreds of
 /// objects each time.

@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex, atomic::Ordering};
 
 use coordinator::{Config, Handle, RangeHost};
+use node_connection::components::causes;
 use node_options::Options;
+use node_serving::http::Kind;
 
 use super::{
     Error, Process,
@@ -13,13 +15,10 @@ use super::{
     signals::Signals,
     wrong,
 };
+
 use crate::{
     agreement::{self, Agreement},
-    budget,
-    components::causes,
-    currency, debug,
-    http::Kind,
-    ownership, steer,
+    budget, currency, debug, ownership, steer,
     termination::Pods,
 };
 

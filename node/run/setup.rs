@@ -3,16 +3,16 @@
 use std::{path::Path, sync::Arc};
 
 use controllers_kit::{Descriptor, Factory, FlagValue, Flags, Runs};
+use node_connection::{components::Source, rotation::Followed};
 use node_options::Options;
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 
 use super::{Error, connections::user_agent, wrong};
+
 use crate::{
     agreement::Fingerprints,
     cloud::{Cloud, NoCloud, Provider, ReadOnly},
-    components::Source,
     keys::{self, FileKeys},
-    rotation::Followed,
 };
 
 /// Of the FlexVolume drivers that a warning names.

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use coordinator::{HoldState, Holds, Pulse, View};
 use node_options::{Options, args};
+use node_serving::http::{Health, Kind};
 use node_telemetry::metrics::Metrics;
 
 use super::{
@@ -9,7 +10,6 @@ use super::{
     gauges::{states, unowned},
     setup::{certificate_pem, enabled, flex_drivers, measured, names, selected},
 };
-use crate::http::{Health, Kind};
 
 #[test]
 fn flex_volume_drivers_are_named_where_there_are_any() {

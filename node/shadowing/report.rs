@@ -107,7 +107,7 @@ pub async fn publish(
                 Ok(Err(error)) => {
                     if !std::mem::replace(&mut failing, true) {
                         tracing::warn!(
-                            why = crate::components::causes(&error),
+                            why = node_connection::components::causes(&error),
                             "the report can't be written to the ConfigMap {namespace}/{name}: bind the Role \
                              manifold:shadow of deploy/shadow; /debug/shadow has it all the same"
                         );

@@ -29,12 +29,12 @@ use kube::{
     api::{ListParams, Patch, PatchParams, WatchEvent, WatchParams},
     client::Body,
 };
+use node_connection::components::causes;
 use steering::{Amount, Edit, Order, Orders, Setting, Target};
 use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
     actors::range::Steered,
-    components::causes,
     pod_events::Notice,
     shared::{Shared, Unit},
 };

@@ -180,6 +180,30 @@ const TABLE: &[Row] = &[
         only: None,
         never: &["node-registry", "harness"],
     },
+    // The way to the API server; nothing of what is asked on it.
+    Row {
+        name: "node-connection",
+        ours: Some(&["node-cache", "node-telemetry", "reload"]),
+        only: None,
+        never: &["node-registry", "harness"],
+    },
+    // HTTP never touches a queue, a range or a write.
+    Row {
+        name: "node-serving",
+        ours: Some(&[
+            "controllers-kit",
+            "coordinator",
+            "kubernetes-proto",
+            "node-cache",
+            "node-connection",
+            "node-options",
+            "node-registry",
+            "node-telemetry",
+            "reload",
+        ]),
+        only: None,
+        never: &["node-registry", "harness"],
+    },
     Row {
         name: "kubectl-manifold",
         ours: Some(&[

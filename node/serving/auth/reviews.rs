@@ -5,16 +5,15 @@ use std::{sync::Arc, time::Duration};
 use futures::future::BoxFuture;
 use kube::Client;
 use node_cache::Purpose;
+use node_connection::{
+    components::{self, Source, causes},
+    rotation::Followed,
+};
 use node_options::{AuthenticationOptions, AuthorizationOptions};
 use node_telemetry::metrics::Metrics;
 use serde_json::{Value, json};
 
 use super::{Error, Reviews, Target, User};
-
-use crate::{
-    components::{self, Source, causes},
-    rotation::Followed,
-};
 
 /// How long one review may take: upstream's figure.
 const REVIEW_MAX: Duration = Duration::from_secs(10);

@@ -9,6 +9,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use kube::Client;
+use node_connection::components::{self, causes};
 use node_options::AuthenticationOptions;
 use reload::{Reloaded, Unreadable};
 use ring::digest;
@@ -22,8 +23,6 @@ use serde_json::Value;
 use x509_parser::x509::X509Name;
 
 use super::User;
-
-use crate::components::{self, causes};
 
 const CONFIG_MAP: &str =
     "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";

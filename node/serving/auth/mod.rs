@@ -15,6 +15,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 use controllers_kit::Resource;
 use futures::future::BoxFuture;
 use http::{HeaderMap, Method};
+use node_connection::rotation::Followed;
 use node_options::{AuthenticationOptions, AuthorizationOptions};
 use node_telemetry::metrics::Metrics;
 use percent_encoding::percent_decode_str;
@@ -25,8 +26,6 @@ use limits::{Flights, Unanswered};
 pub use reviews::ServerReviews;
 pub use trust::Error;
 use trust::{Proxy, Trusted};
-
-use crate::rotation::Followed;
 
 /// Who may do anything, whatever the API server says: as upstream.
 const MASTERS: &str = "system:masters";
