@@ -37,6 +37,9 @@ const STILL: Duration = Duration::from_secs(15);
 /// No story takes longer, and nothing in it.
 const PATIENCE: Duration = Duration::from_secs(1200);
 
+/// A flag's name and value.
+type Flag = (&'static str, fn() -> FlagValue);
+
 /// How a story goes.
 pub struct Story {
     /// Of its file.
@@ -48,7 +51,7 @@ pub struct Story {
     /// Whether it shows ranges and epochs.
     ranges: bool,
     /// Flags with another value than that of simulated replicas.
-    flags: &'static [(&'static str, fn() -> FlagValue)],
+    flags: &'static [Flag],
     /// The cluster before.
     before: fn(&mut World),
     /// What happens.
@@ -147,7 +150,12 @@ impl Scene {
         }
         self.pass(BEGINS_EVERY).await;
         self.rest(STILL).await;
-        while self.hub.with(|state| state.elapsed()).as_millis() % BEGINS_EVERY.as_millis() != 0 {
+        while !self
+            .hub
+            .with(|state| state.elapsed())
+            .as_millis()
+            .is_multiple_of(BEGINS_EVERY.as_millis())
+        {
             let elapsed = self.hub.with(|state| state.elapsed()).as_millis();
             let left = BEGINS_EVERY.as_millis() - elapsed % BEGINS_EVERY.as_millis();
             self.pass(Duration::from_millis(u64::try_from(left).expect("seconds")))

@@ -191,7 +191,7 @@ async fn dying(scene: &mut Scene) {
     scene.hub.with(|state| {
         state.others("kubelet", |world| {
             world.change::<Node>("worker-2", |node| {
-                node.metadata_mut().set_label(SILENT, "true")
+                node.metadata_mut().set_label(SILENT, "true");
             });
         });
     });
