@@ -14,7 +14,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 
 use crate::support::{
-    FLEET, PATIENCE, POLL, Watcher, beside, complete, create, deployment, ended_well, fleet,
+    FLEET, PATIENCE, POLL, Watcher, alone, complete, create, deployment, ended_well, fleet,
     fleet_of, judge, judged, loads, moved, owners,
 };
 
@@ -39,7 +39,7 @@ async fn ready(client: &Client, replica: &Replica) -> Result<Instant> {
 
 #[test]
 fn every_range_has_one_owner_through_joins_stops_and_crashes() {
-    let _beside = beside();
+    let _alone = alone();
     run_test(async {
         let control_plane = judged().await?;
         let client = control_plane.client().await?;
@@ -155,7 +155,7 @@ fn without_peers_a_fleet_starts_moves_and_takes_over_by_leases_alone() {
     const NOBODY: &str = "--peer-advertise-address=127.0.0.1:1";
     /// Silence is certain after a lease duration, and the answers of all have come within another.
     const BY_LEASES: Duration = Duration::from_secs(3).saturating_add(LEASE.saturating_mul(2));
-    let _beside = beside();
+    let _alone = alone();
     run_test(async {
         let control_plane = judged().await?;
         let client = control_plane.client().await?;
@@ -219,7 +219,7 @@ fn without_peers_a_fleet_starts_moves_and_takes_over_by_leases_alone() {
 #[test]
 fn a_replica_that_was_killed_gets_its_share_back_step_by_step() {
     const STEP: Duration = Duration::from_secs(2);
-    let _beside = beside();
+    let _alone = alone();
     run_test(async {
         let control_plane = judged().await?;
         let client = control_plane.client().await?;

@@ -15,6 +15,7 @@ mod alone {
     mod failover;
     pub(crate) mod fence;
     mod fifty;
+    mod fleet;
     mod handoff;
     mod kubeadm;
     mod loads;
@@ -53,8 +54,6 @@ mod devices;
 mod disruption;
 #[cfg(test)]
 mod doctor;
-#[cfg(test)]
-mod fleet;
 #[cfg(test)]
 mod gates;
 #[cfg(test)]
