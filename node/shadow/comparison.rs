@@ -98,6 +98,8 @@ pub struct Candidate {
 pub enum Answer {
     /// The manager in charge has not made it, or that can't be known.
     NotTheirs,
+    /// Nothing is left of it: what it has set has been set again.
+    Overtaken,
     /// A controller would make it, had it not been made.
     Wanted(&'static str),
     /// None would.
@@ -361,6 +363,11 @@ impl Comparison {
             Answer::NotTheirs => {
                 self.waiting.remove(&candidate.id);
                 None
+            }
+            Answer::Overtaken => {
+                // What nobody has asked about may be anybody's.
+                let answer = self.waiting.remove(&candidate.id)?.answer?;
+                Some(self.verdict(answer.controller, Kind::Superseded))
             }
             Answer::Wanted(controller) => {
                 self.waiting.remove(&candidate.id)?;

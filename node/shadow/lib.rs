@@ -13,7 +13,7 @@ pub use comparison::{
     Answer, Candidate, Change, Comparison, Config, Kind, Now, UNKNOWN, Unwanted, Verdict,
 };
 pub use same::{Lists, Mismatch, differ};
-pub use want::{Deed, Place, Want, changed_fields, nearest, satisfied};
+pub use want::{Deed, Place, Want, changed_fields, nearest, satisfied, sets, standing_fields};
 
 use std::time::Duration;
 

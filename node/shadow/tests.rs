@@ -318,6 +318,33 @@ fn a_change_that_nobody_wants_is_asked_about_and_extra_after_a_patience() {
 }
 
 #[test]
+fn what_stands_of_a_step_is_what_a_plan_has_to_set() {
+    let labels = |app: &str, tier: &str| {
+        let mut pod = child("a", app);
+        pod.metadata_mut().set_label("tier", tier);
+        any(pod)
+    };
+    let (old, new) = (labels("a", "a"), labels("b", "b"));
+    let app = vec![vec![
+        "metadata".to_owned(),
+        "labels".to_owned(),
+        "app".to_owned(),
+    ]];
+    for (since, standing) in [(labels("c", "c"), vec![]), (labels("b", "c"), app.clone())] {
+        assert_eq!(standing_fields(&old, &new, &since), standing);
+    }
+    let since = labels("b", "c");
+    for (want, expected) in [
+        (labelled("web", "b"), true),
+        (labelled("web", "x"), false),
+        (wants(|plan| drop(plan.create(&child("a", "b")))), false),
+    ] {
+        let want = want.first().expect("a write");
+        assert_eq!(sets(want, &app, &since, secs(60)), expected, "{want:?}");
+    }
+}
+
+#[test]
 fn a_step_may_be_overtaken_by_several_changes() {
     // Two labels are changed at once, and one after the other again.
     let both = |app: &str, tier: &str| {

@@ -304,6 +304,41 @@ fn hide(resource: &Resource, object: &mut Value) {
     }
 }
 
+/// The fields of an update that are still as it has set them. Metadata goes along with the rest, where there
+/// is any.
+pub fn standing_fields(old: &AnyObject, new: &AnyObject, since: &AnyObject) -> Vec<Vec<String>> {
+    let (set, present) = (new.to_json(), since.to_json());
+    let mut paths = changed_fields(old, new);
+    let is_metadata = |path: &[String]| path.first().is_some_and(|part| part == "metadata");
+    if paths.iter().any(|path| !is_metadata(path)) {
+        paths.retain(|path| !is_metadata(path));
+    }
+    paths.retain(|path| value_at(&set, path) == value_at(&present, path));
+    paths
+}
+
+/// Whether a write would set these fields to what they are.
+pub fn sets(want: &Want, paths: &[Vec<String>], present: &AnyObject, slack: Duration) -> bool {
+    let Deed::Fields { patch, lists } = &want.deed else {
+        return false;
+    };
+    let json = present.to_json();
+    is_of(want, present)
+        && paths.iter().all(|path| {
+            let set = patch.pointer(&pointer(path));
+            set.is_some_and(|set| differ(set, value_at(&json, path), *lists, slack).is_none())
+        })
+}
+
+fn pointer(path: &[String]) -> String {
+    let escaped = |part: &String| format!("/{}", part.replace('~', "~0").replace('/', "~1"));
+    path.iter().map(escaped).collect()
+}
+
+fn value_at<'a>(object: &'a Value, path: &[String]) -> &'a Value {
+    object.pointer(&pointer(path)).unwrap_or(&Value::Null)
+}
+
 /// The fields that a change has changed, as paths down to lists and values: `spec`, `replicas`.
 pub fn changed_fields(old: &AnyObject, new: &AnyObject) -> Vec<Vec<String>> {
     let stripped = |object: &AnyObject| {

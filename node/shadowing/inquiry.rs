@@ -7,7 +7,9 @@ use controllers_kit::{
     Answers, AnyObject, DynChange, Key, Reader, Resource, Snapshot, guard::guarded,
 };
 use serde_json::Value;
-use shadow::{Answer, Change, Unwanted, Want, changed_fields, nearest, satisfied};
+use shadow::{
+    Answer, Change, Unwanted, Want, changed_fields, nearest, satisfied, sets, standing_fields,
+};
 
 use crate::{
     ask,
@@ -228,6 +230,13 @@ pub(super) async fn ask(shared: &Arc<Shared>, shadow: &Shadow, change: &Change) 
     };
     let gate = Gate::new(range, slot.epoch, Arc::clone(&shared.fence));
     let since = since(shared, change);
+    let standing = match (&change.old, &change.new, &since) {
+        (Some(old), Some(new), Some(since)) => Some(standing_fields(old, new, since)),
+        _ => None,
+    };
+    if standing.as_ref().is_some_and(Vec::is_empty) && act != Act::Deletes {
+        return Answer::Overtaken;
+    }
     let mut unwanted = by_unknown("kube-controller-manager");
     for (unit, key) in &keys {
         let descriptor = unit.controller.descriptor();
@@ -240,7 +249,9 @@ pub(super) async fn ask(shared: &Arc<Shared>, shadow: &Shadow, change: &Change) 
         let ways = [change.new.as_ref(), since.as_ref()];
         let is_wanted = |want: &Want| {
             let old = change.old.as_ref();
+            let fields = standing.as_deref().zip(since.as_ref());
             ways.into_iter().any(|new| satisfied(want, old, new, slack))
+                || fields.is_some_and(|(paths, since)| sets(want, paths, since, slack))
         };
         if wants.iter().any(is_wanted) {
             return Answer::Wanted(unit.name());
