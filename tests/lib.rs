@@ -24,6 +24,7 @@ mod alone {
     mod overload;
     mod poison;
     mod port;
+    mod quarantine;
     mod rotation;
     mod statefulset;
     pub(crate) mod steering;
@@ -80,8 +81,6 @@ mod parity;
 mod peers;
 #[cfg(test)]
 mod policies;
-#[cfg(test)]
-mod quarantine;
 #[cfg(test)]
 mod quota;
 #[cfg(test)]

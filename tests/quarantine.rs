@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 
 use crate::chaos::webhook::Webhook;
 use crate::support::{
-    FLEET, PATIENCE, POLL, beside, complete, create, deployment, fleet, judge, judged,
+    FLEET, PATIENCE, POLL, alone, complete, create, deployment, fleet, judge, judged,
 };
 
 const REPLICAS: usize = 3;
@@ -162,7 +162,7 @@ impl Scene {
 
 #[test]
 fn a_key_that_kills_its_owners_is_quarantined_after_three_deaths_and_released_when_mended() {
-    let _beside = beside();
+    let _alone = alone();
     run_test(async {
         let mut scene = Scene::new().await?;
         let deployments: Api<Deployment> = Api::namespaced(scene.client.clone(), &scene.namespace);

@@ -318,7 +318,7 @@ fn a_change_that_nobody_wants_is_asked_about_and_extra_after_a_patience() {
 }
 
 #[test]
-fn what_stands_of_a_step_is_what_a_plan_has_to_set() {
+fn what_is_left_of_a_step_is_what_a_plan_has_to_set() {
     let labels = |app: &str, tier: &str| {
         let mut pod = child("a", app);
         pod.metadata_mut().set_label("tier", tier);
