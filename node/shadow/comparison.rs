@@ -13,7 +13,7 @@ use crate::{
     ASKED_AGAIN, CANDIDATES_MAX, DIFFERENCES_MAX, FIELDS_MAX, PAST_MAX, VALUE_CHARS_MAX, WANTS_MAX,
     WANTS_OF_KEY_MAX,
     same::Mismatch,
-    want::{Deed, Place, Want, changed_fields, fields, nearest, satisfied},
+    want::{Deed, Place, Want, changed_fields, explains, nearest, overlaps, satisfied, touches},
 };
 
 /// The controller of a change that none of those here would make.
@@ -206,35 +206,38 @@ impl Comparison {
         for id in self.by_key.remove(&place).unwrap_or_default() {
             before.extend(self.forget(id));
         }
+        // What is wanted as before first: the rest may be in place of what is wanted no more.
+        let mut changed = Vec::new();
         for want in wants {
             if self.explains_waiting(&want) {
                 verdicts.push(self.verdict(controller, Kind::Agreed));
                 continue;
             }
             let same = before.iter().position(|one| one.want == want);
-            let of_slot = || {
-                before
-                    .iter()
-                    .position(|one| one.want.is_of_same_slot(&want))
+            let (since, is_reported) = match same {
+                Some(at) => {
+                    let one = before.swap_remove(at);
+                    (one.since, one.is_reported)
+                }
+                None => {
+                    changed.push(want);
+                    continue;
+                }
             };
-            let (since, is_reported) = match same.or_else(of_slot) {
+            self.want(controller, key, want, (since, is_reported));
+        }
+        for want in changed {
+            let of_slot = before
+                .iter()
+                .position(|one| one.want.is_of_same_slot(&want));
+            let (since, is_reported) = match of_slot {
                 Some(at) => {
                     let one = before.swap_remove(at);
                     (one.since, one.is_reported)
                 }
                 None => (now, false),
             };
-            if self.wanted.len() >= WANTS_MAX {
-                self.dropped += 1;
-                continue;
-            }
-            self.remember(Wanted {
-                controller,
-                key: key.clone(),
-                want,
-                since,
-                is_reported,
-            });
+            self.want(controller, key, want, (since, is_reported));
         }
         for one in before.into_iter().filter(|one| !one.is_reported) {
             verdicts.push(self.verdict(controller, Kind::Superseded));
@@ -267,7 +270,6 @@ impl Comparison {
         let (old, new) = (change.old.as_ref(), change.new.as_ref());
         let slack = self.config.patience;
         let mut verdicts = self.moved_on(&change);
-        let superseded = verdicts.len();
         let mut made_by: Vec<&'static str> = Vec::new();
         for id in ids {
             let Some(one) = self.wanted.get(&id) else {
@@ -281,8 +283,11 @@ impl Comparison {
                 }
                 let early = now.saturating_sub(one.since) > self.config.early;
                 let (controller, is_reported) = (one.controller, one.is_reported);
+                let explains = explains(&one.want, old, new, slack);
                 self.done(id);
-                made_by.push(controller);
+                if explains {
+                    made_by.push(controller);
+                }
                 if !is_reported {
                     let kind = if early { Kind::Early } else { Kind::Agreed };
                     verdicts.push(self.verdict(controller, kind));
@@ -294,7 +299,7 @@ impl Comparison {
                 one.since = now;
             }
         }
-        if verdicts.len() > superseded || !made_by.is_empty() {
+        if !made_by.is_empty() {
             return verdicts;
         }
         while self.past.front().is_some_and(|past| past.until < now) {
@@ -303,7 +308,7 @@ impl Comparison {
         let past = self
             .past
             .iter()
-            .position(|past| satisfied(&past.want, old, new, slack));
+            .position(|past| explains(&past.want, old, new, slack));
         if let Some(past) = past.and_then(|at| self.past.remove(at)) {
             verdicts.push(self.verdict(past.controller, Kind::Agreed));
             return verdicts;
@@ -494,6 +499,26 @@ impl Comparison {
         self.next
     }
 
+    fn want(
+        &mut self,
+        controller: &'static str,
+        key: &Key,
+        want: Want,
+        (since, is_reported): (Now, bool),
+    ) {
+        if self.wanted.len() >= WANTS_MAX {
+            self.dropped += 1;
+            return;
+        }
+        self.remember(Wanted {
+            controller,
+            key: key.clone(),
+            want,
+            since,
+            is_reported,
+        });
+    }
+
     fn remember(&mut self, one: Wanted) {
         let id = self.next_id();
         let place = (one.controller, one.key.clone());
@@ -568,7 +593,7 @@ impl Comparison {
     fn explains_waiting(&mut self, want: &Want) -> bool {
         let slack = self.config.patience;
         let found = self.waiting.iter().find(|(_, one)| {
-            satisfied(
+            explains(
                 want,
                 one.change.old.as_ref(),
                 one.change.new.as_ref(),
@@ -602,18 +627,6 @@ impl Comparison {
     }
 }
 
-/// Whether a change has changed a field that a write would set, or is of the object that it would delete.
-fn touches(want: &Want, old: Option<&AnyObject>, new: Option<&AnyObject>) -> bool {
-    let (Deed::Fields { patch, .. }, Some(old), Some(new)) = (&want.deed, old, new) else {
-        return false;
-    };
-    if !want.uid.is_empty() && new.metadata().uid != want.uid {
-        return false;
-    }
-    let changed = changed_fields(old, new);
-    fields(patch).iter().any(|path| overlaps(path, &changed))
-}
-
 /// Whether all fields of a step are changed again. Metadata goes along with the rest, where there is any: an
 /// annotation may have its last value before the list that it is about.
 fn is_overtaken(step: &[Vec<String>], changed: &[Vec<String>]) -> bool {
@@ -623,12 +636,6 @@ fn is_overtaken(step: &[Vec<String>], changed: &[Vec<String>]) -> bool {
         Some(_) => rest.all(|path| overlaps(path, changed)),
         None => step.iter().all(|path| overlaps(path, changed)),
     }
-}
-
-/// Whether a field is, has or belongs to one of these.
-fn overlaps(path: &[String], others: &[Vec<String>]) -> bool {
-    let mut others = others.iter();
-    others.any(|other| path.starts_with(other) || other.starts_with(path))
 }
 
 fn missing(one: &Wanted, seen: Option<&AnyObject>, slack: Duration, at: &str) -> ShadowDifference {

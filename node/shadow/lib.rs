@@ -13,7 +13,9 @@ pub use comparison::{
     Answer, Candidate, Change, Comparison, Config, Kind, Now, UNKNOWN, Unwanted, Verdict,
 };
 pub use same::{Lists, Mismatch, differ};
-pub use want::{Deed, Place, Want, changed_fields, nearest, satisfied, sets, standing_fields};
+pub use want::{
+    Deed, Place, Want, changed_fields, explains, nearest, satisfied, sets, standing_fields, touches,
+};
 
 use std::time::Duration;
 

@@ -334,14 +334,37 @@ fn what_is_left_of_a_step_is_what_a_plan_has_to_set() {
         assert_eq!(standing_fields(&old, &new, &since), standing);
     }
     let since = labels("b", "c");
+    let create = || {
+        wants(|plan| {
+            plan.create(&child("a", "b"));
+        })
+    };
     for (want, expected) in [
         (labelled("web", "b"), true),
         (labelled("web", "x"), false),
-        (wants(|plan| drop(plan.create(&child("a", "b")))), false),
+        (create(), false),
     ] {
         let want = want.first().expect("a write");
         assert_eq!(sets(want, &app, &since, secs(60)), expected, "{want:?}");
     }
+}
+
+#[test]
+fn what_is_there_already_explains_no_change_of_other_fields() {
+    let labels = |tier: &str| {
+        let mut pod = child("a", "web");
+        pod.metadata_mut().set_label("tier", tier);
+        any(pod)
+    };
+    let mut comparison = comparison();
+    comparison.planned(ROLLER, &key(), labelled("old", "web"), secs(1));
+    comparison.planned(ROLLER, &key(), Vec::new(), secs(2));
+    let change = Change {
+        old: Some(labels("a")),
+        new: Some(labels("b")),
+    };
+    assert_eq!(kinds(comparison.observed(change, true, secs(3))), []);
+    assert_eq!(comparison.unexplained(), 1);
 }
 
 #[test]

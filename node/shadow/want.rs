@@ -132,9 +132,16 @@ impl Want {
 
     /// Whether another plan's write is the same with perhaps other values.
     pub fn is_of_same_slot(&self, other: &Self) -> bool {
+        let other_resource = other.resource;
         let alike = match (&self.deed, &other.deed) {
             (Deed::Fields { patch: one, .. }, Deed::Fields { patch: other, .. }) => {
                 fields(one) == fields(other)
+            }
+            // The next Job of a CronJob in place of one that was never made.
+            (Deed::Create { owner: one, .. }, Deed::Create { owner: other, .. })
+                if !one.is_empty() && std::ptr::eq(self.resource, other_resource) =>
+            {
+                return one == other;
             }
             (one, other) => std::mem::discriminant(one) == std::mem::discriminant(other),
         };
@@ -220,6 +227,35 @@ pub fn satisfied(
         Deed::Delete => gone,
         Deed::Replace => new.is_none(),
     }
+}
+
+/// Whether a change is what a write would have done: it brings its state about, and is about its fields.
+pub fn explains(
+    want: &Want,
+    old: Option<&AnyObject>,
+    new: Option<&AnyObject>,
+    slack: Duration,
+) -> bool {
+    let is_update = matches!(want.deed, Deed::Fields { .. }) && old.is_some() && new.is_some();
+    satisfied(want, old, new, slack) && (!is_update || touches(want, old, new))
+}
+
+/// Whether a change has changed a field that a write would set.
+pub fn touches(want: &Want, old: Option<&AnyObject>, new: Option<&AnyObject>) -> bool {
+    let (Deed::Fields { patch, .. }, Some(old), Some(new)) = (&want.deed, old, new) else {
+        return false;
+    };
+    if !want.uid.is_empty() && new.metadata().uid != want.uid {
+        return false;
+    }
+    let changed = changed_fields(old, new);
+    fields(patch).iter().any(|path| overlaps(path, &changed))
+}
+
+/// Whether a field is, has or belongs to one of these.
+pub(crate) fn overlaps(path: &[String], others: &[Vec<String>]) -> bool {
+    let mut others = others.iter();
+    others.any(|other| path.starts_with(other) || other.starts_with(path))
 }
 
 /// Whether an object is the one that a write is about, or may be the one that it makes.

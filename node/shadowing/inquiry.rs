@@ -8,7 +8,8 @@ use controllers_kit::{
 };
 use serde_json::Value;
 use shadow::{
-    Answer, Change, Unwanted, Want, changed_fields, nearest, satisfied, sets, standing_fields,
+    Answer, Change, Unwanted, Want, changed_fields, explains, nearest, satisfied, sets,
+    standing_fields, touches,
 };
 
 use crate::{
@@ -246,11 +247,13 @@ pub(super) async fn ask(shared: &Arc<Shared>, shadow: &Shadow, change: &Change) 
         let slack = shadow.options.patience;
         // Also what has become of the object since: the manager in charge may have gone in several steps
         // where a plan of today goes in one.
-        let ways = [change.new.as_ref(), since.as_ref()];
         let is_wanted = |want: &Want| {
             let old = change.old.as_ref();
             let fields = standing.as_deref().zip(since.as_ref());
-            ways.into_iter().any(|new| satisfied(want, old, new, slack))
+            let new = change.new.as_ref();
+            explains(want, old, new, slack)
+                || (touches(want, old, new) && satisfied(want, old, since.as_ref(), slack))
+                || (old.is_none() && satisfied(want, old, since.as_ref(), slack))
                 || fields.is_some_and(|(paths, since)| sets(want, paths, since, slack))
         };
         if wants.iter().any(is_wanted) {
