@@ -30,14 +30,13 @@ use tokio::sync::watch;
 use crate::{
     Fence, RangeHost,
     config::{Config, InterlockOptions},
-    lease::{FIELD_MANAGER, Kind, LeaseError, Leases, version_of},
+    lease::{FIELD_MANAGER, Kind, LeaseError, Leases, WATCH_SECONDS, version_of},
 };
 
 /// How often it is asked whether the node's caches are complete, and whether what was in flight has ended.
 const POLL: Duration = Duration::from_millis(20);
 
-/// The server ends a watch after so long; shortly afterwards it is ended here: its connection may be dead.
-const WATCH_SECONDS: u32 = 290;
+/// Shortly after the server ends a watch it is ended here: its connection may be dead.
 const WATCH_MAX: Duration = Duration::from_secs(300);
 
 /// A watch that has failed is tried again after so long; meanwhile the Lease is read.

@@ -76,7 +76,7 @@ pub(crate) const FIELD_MANAGER: &str = "manifold-coordinator";
 const PLAN_SUFFIX: &str = "-plan";
 
 /// The server ends a watch after so long; the loop continues at its version.
-const WATCH_SECONDS: u32 = 290;
+pub(crate) const WATCH_SECONDS: u32 = 290;
 
 /// A Lease of the fleet.
 #[allow(

@@ -13,7 +13,10 @@ use crate::{
     ASKED_AGAIN, CANDIDATES_MAX, DIFFERENCES_MAX, FIELDS_MAX, PAST_MAX, VALUE_CHARS_MAX, WANTS_MAX,
     WANTS_OF_KEY_MAX,
     same::Mismatch,
-    want::{Deed, Place, Want, changed_fields, explains, nearest, overlaps, satisfied, touches},
+    want::{
+        Deed, Place, Want, changed_fields, explains, judged_fields, nearest, overlaps, satisfied,
+        touches,
+    },
 };
 
 /// The controller of a change that none of those here would make.
@@ -575,7 +578,7 @@ impl Comparison {
             };
             let room = FIELDS_MAX.saturating_sub(one.later.len());
             one.later.extend(changed.iter().take(room).cloned());
-            if is_overtaken(&changed_fields(old, new), &one.later) {
+            if is_overtaken(changed_fields(old, new), &one.later) {
                 overtaken.push(*id);
             }
         }
@@ -627,15 +630,11 @@ impl Comparison {
     }
 }
 
-/// Whether all fields of a step are changed again. Metadata goes along with the rest, where there is any: an
-/// annotation may have its last value before the list that it is about.
-fn is_overtaken(step: &[Vec<String>], changed: &[Vec<String>]) -> bool {
-    let is_rest = |path: &&Vec<String>| path.first().is_some_and(|part| part != "metadata");
-    let mut rest = step.iter().filter(is_rest).peekable();
-    match rest.peek() {
-        Some(_) => rest.all(|path| overlaps(path, changed)),
-        None => step.iter().all(|path| overlaps(path, changed)),
-    }
+/// Whether all fields of a step are changed again.
+fn is_overtaken(step: Vec<Vec<String>>, changed: &[Vec<String>]) -> bool {
+    judged_fields(step)
+        .iter()
+        .all(|path| overlaps(path, changed))
 }
 
 fn missing(one: &Wanted, seen: Option<&AnyObject>, slack: Duration, at: &str) -> ShadowDifference {

@@ -132,16 +132,15 @@ impl Want {
 
     /// Whether another plan's write is the same with perhaps other values.
     pub fn is_of_same_slot(&self, other: &Self) -> bool {
-        let other_resource = other.resource;
         let alike = match (&self.deed, &other.deed) {
             (Deed::Fields { patch: one, .. }, Deed::Fields { patch: other, .. }) => {
                 fields(one) == fields(other)
             }
             // The next Job of a CronJob in place of one that was never made.
-            (Deed::Create { owner: one, .. }, Deed::Create { owner: other, .. })
-                if !one.is_empty() && std::ptr::eq(self.resource, other_resource) =>
+            (Deed::Create { owner: ours, .. }, Deed::Create { owner: theirs, .. })
+                if !ours.is_empty() && std::ptr::eq(self.resource, other.resource) =>
             {
-                return one == other;
+                return ours == theirs;
             }
             (one, other) => std::mem::discriminant(one) == std::mem::discriminant(other),
         };
@@ -340,15 +339,20 @@ fn hide(resource: &Resource, object: &mut Value) {
     }
 }
 
-/// The fields of an update that are still as it has set them. Metadata goes along with the rest, where there
-/// is any.
+/// The fields by which a step is judged. Metadata goes along with the rest, where there is any: an annotation
+/// may have its last value before the list that it is about.
+pub(crate) fn judged_fields(mut paths: Vec<Vec<String>>) -> Vec<Vec<String>> {
+    let is_rest = |path: &Vec<String>| path.first().is_some_and(|part| part != "metadata");
+    if paths.iter().any(is_rest) {
+        paths.retain(is_rest);
+    }
+    paths
+}
+
+/// The fields of an update that are still as it has set them.
 pub fn standing_fields(old: &AnyObject, new: &AnyObject, since: &AnyObject) -> Vec<Vec<String>> {
     let (set, present) = (new.to_json(), since.to_json());
-    let mut paths = changed_fields(old, new);
-    let is_metadata = |path: &[String]| path.first().is_some_and(|part| part == "metadata");
-    if paths.iter().any(|path| !is_metadata(path)) {
-        paths.retain(|path| !is_metadata(path));
-    }
+    let mut paths = judged_fields(changed_fields(old, new));
     paths.retain(|path| value_at(&set, path) == value_at(&present, path));
     paths
 }

@@ -19,7 +19,7 @@ impl Dice {
         }
     }
 
-    /// Without chance: every delay is the middle of what it may be, and whatever may happen does.
+    /// Without chance: every delay is the middle of what it may be, and all that may happen does.
     pub fn steady() -> Self {
         Self {
             steady: true,
