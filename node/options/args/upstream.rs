@@ -52,7 +52,7 @@ pub(super) const SECTIONS: &[(&str, &[Flag])] = &[
         Flag("leader-elect-resource-lock", Text, "leases", Acts, "The kind of object that is held: only leases.", In("Generic.LeaderElection.resourceLock")),
         Flag("leader-elect-resource-name", Text, "kube-controller-manager", Acts, "Name of that Lease. Give another, as in manifold-companion, where kube-controller-manager runs beside with other controllers.", In("Generic.LeaderElection.resourceName")),
         Flag("leader-elect-resource-namespace", Text, "kube-system", Acts, "Namespace of that Lease; that of the fleet's own Leases is --fleet-namespace.", In("Generic.LeaderElection.resourceNamespace")),
-        Flag("leader-elect-retry-period", Duration, "2s", Acts, "How often the fleet renews that Lease; each replica reads it twice as often.", In("Generic.LeaderElection.retryPeriod")),
+        Flag("leader-elect-retry-period", Duration, "2s", Acts, "How often the fleet renews that Lease; where no watch shows a renewal, each replica reads it twice as often.", In("Generic.LeaderElection.retryPeriod")),
         Flag("min-compatibility-version", List, "[]", Acts, "Oldest version of the control plane to get along with, as 1.36 or kube=1.36.", In("versions.minCompatibility")),
         Flag("min-resync-period", Duration, "12h0m0s", Acts, "Every object is examined again after a random time between this and its double.", In("Generic.MinResyncPeriod")),
         Flag("node-monitor-period", Duration, "5s", Without("node-lifecycle-controller"), "How often Nodes are examined.", In("KubeCloudShared.NodeMonitorPeriod")),
