@@ -35,7 +35,7 @@ const PICTURE_BYTES_MAX: usize = 250_000;
 /// For the picture of the documents: time before, between and after what happens.
 const PICTURE_PAUSE: Duration = Duration::from_secs(20);
 /// What the page shows comes every two seconds, keys every six.
-const SHOWN: Duration = Duration::from_secs(40);
+const SHOWN: Duration = Duration::from_secs(90);
 
 /// A dashboard, which ends when it is dropped, and its URL.
 struct Dashboard {
@@ -351,8 +351,8 @@ async fn watched(
     let place = serving(browser, replicas).await?;
     let mut killed = replicas.remove(place);
     let name = killed.name().to_owned();
-    // A planned move may be under way.
-    let owned = killed.shards().await?.owned.len() * 9 / 10;
+    // Planned moves may be under way.
+    let owned = killed.shards().await?.owned.len() / 2;
     killed.kill();
     let gone = format!("({}).startsWith('gone')", state_of(&name));
     shows(browser, &format!("{name} is gone"), &gone).await?;

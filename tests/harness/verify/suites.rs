@@ -19,6 +19,26 @@ use super::{say, seconds};
 /// The package whose tests run on the real control plane.
 const ON_THE_CONTROL_PLANE: &str = "tests";
 
+/// Up to this number, failures may be due to a busy machine; more are run again by nobody.
+const AGAIN_MAX: usize = 3;
+
+/// Suites that judge safety by the faults they happened to meet: one failure is a defect, whatever a second
+/// run says.
+const NEVER_AGAIN: [&str; 12] = [
+    "audit",
+    "bystanders",
+    "chaos",
+    "fence",
+    "fleet",
+    "handoff",
+    "interlock",
+    "judge",
+    "quarantine",
+    "stale",
+    "swap",
+    "tidy",
+];
+
 /// One test binary that cargo built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Suite {
@@ -146,6 +166,9 @@ pub fn run(suites: &[Suite], manifold: &Path) -> Result<Counts> {
             .map_err(|_| anyhow::anyhow!("the lane of the other tests panicked"))
             .flatten()?,
     );
+    for suite in suites.iter().filter(|suite| suite.waits()) {
+        again(suite, manifold, &mut counts)?;
+    }
     if !counts.names.is_empty() || counts.failed > 0 {
         for (suite, names) in &counts.names {
             say(&format!("failed in {suite}: {}", names.join(", ")));
@@ -153,6 +176,38 @@ pub fn run(suites: &[Suite], manifold: &Path) -> Result<Counts> {
         bail!("tests failed ({counts})");
     }
     Ok(counts)
+}
+
+/// Tests that have failed beside others are run once more, one by one, alone on the machine. What passes then
+/// is counted and named in the summary.
+fn again(suite: &Suite, manifold: &Path, counts: &mut Counts) -> Result<()> {
+    let failed = counts.names.get(&suite.name).cloned().unwrap_or_default();
+    if failed.len() > AGAIN_MAX {
+        return Ok(());
+    }
+    for name in failed.iter().filter(|name| may_run_again(name)) {
+        say(&format!("\nagain, alone: {name}"));
+        let since = Instant::now();
+        let status = suite
+            .command(manifold)
+            .args(["--exact", name, "--nocapture"])
+            .stdout(Stdio::inherit())
+            .status()
+            .with_context(|| format!("starting {name} again"))?;
+        let took = seconds(since.elapsed());
+        if status.success() {
+            say(&format!("{name} has passed alone in {took}"));
+            counts.passes_alone(&suite.name, name);
+        } else {
+            say(&format!("{name} has failed alone, too, after {took}"));
+        }
+    }
+    Ok(())
+}
+
+fn may_run_again(test: &str) -> bool {
+    let module = test.split("::").find(|part| *part != "alone");
+    module.is_some_and(|module| !NEVER_AGAIN.contains(&module))
 }
 
 /// Runs one. The lane of those that wait speaks line by line, the others when they have ended, so that one's
@@ -206,6 +261,8 @@ pub struct Counts {
     ignored: u64,
     /// What failed, by suite.
     names: BTreeMap<String, Vec<String>>,
+    /// What failed beside others and passed alone.
+    alone: Vec<String>,
 }
 
 impl Counts {
@@ -240,11 +297,23 @@ impl Counts {
         }
     }
 
+    /// A failed test has passed when it was run again.
+    fn passes_alone(&mut self, suite: &str, test: &str) {
+        if let Some(names) = self.names.get_mut(suite) {
+            names.retain(|name| name != test);
+        }
+        self.names.retain(|_, names| !names.is_empty());
+        self.failed = self.failed.saturating_sub(1);
+        self.passed += 1;
+        self.alone.push(test.to_owned());
+    }
+
     fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed += other.failed;
         self.ignored += other.ignored;
         self.names.extend(other.names);
+        self.alone.extend(other.alone);
     }
 }
 
@@ -254,7 +323,12 @@ impl std::fmt::Display for Counts {
             f,
             "{} passed, {} failed, {} ignored",
             self.passed, self.failed, self.ignored
-        )
+        )?;
+        if !self.alone.is_empty() {
+            let names = self.alone.join(", ");
+            write!(f, "; FLAKY, passed only when run again alone: {names}")?;
+        }
+        Ok(())
     }
 }
 
@@ -277,6 +351,26 @@ mod tests {
         }
         assert_eq!(counts.to_string(), "7 passed, 1 failed, 1 ignored");
         assert_eq!(counts.names["tests --lib"], ["swap::at_rest"]);
+    }
+
+    #[test]
+    fn who_passes_only_alone_is_named_and_who_judges_safety_never_runs_again() {
+        let mut counts = Counts::default();
+        for line in [
+            "test page::shown ... FAILED",
+            "test result: FAILED. 5 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s",
+        ] {
+            counts.read("tests --lib", line);
+        }
+        counts.passes_alone("tests --lib", "page::shown");
+        assert_eq!(
+            counts.to_string(),
+            "6 passed, 0 failed, 0 ignored; FLAKY, passed only when run again alone: page::shown"
+        );
+        assert!(counts.names.is_empty());
+        assert!(may_run_again("page::shown"));
+        assert!(!may_run_again("chaos::faults_of_all_kinds"));
+        assert!(!may_run_again("alone::fence::held"));
     }
 
     #[test]
