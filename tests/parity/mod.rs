@@ -58,10 +58,7 @@ const AT_START: &str = "legacy-serviceaccount-token-cleaner-controller,\
     certificatesigningrequest-cleaner-controller,\
     kube-apiserver-serving-clustertrustbundle-publisher-controller";
 /// The authority that is published there: the same on both sides, so that its bundle has the same name.
-const AUTHORITY: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/parity/scenarios/authority.pem"
-);
+const AUTHORITY: &str = "tests/parity/scenarios/authority.pem";
 /// Those of nodes and of Services' ranges, and whom their scenarios need.
 const NODES: &str = "node-lifecycle-controller,taint-eviction-controller,node-ipam-controller,ttl-controller,\
     service-cidr-controller,serviceaccount-controller,replicaset-controller";
@@ -114,7 +111,10 @@ pub(crate) fn flags(among: Among) -> Vec<String> {
         Among::AtStart => vec![
             format!("--controllers={AT_START}"),
             "--feature-gates=ClusterTrustBundle=true".to_owned(),
-            format!("--root-ca-file={AUTHORITY}"),
+            format!(
+                "--root-ca-file={}",
+                harness::workspace_root().join(AUTHORITY).display()
+            ),
             "--legacy-service-account-token-clean-up-period=1s".to_owned(),
             // Upstream's cleaner of requests reads its cache as soon as it starts, and then after an hour.
             "--controller-start-interval=2s".to_owned(),

@@ -8,7 +8,8 @@ use crate::stories::ALL;
 const LINES_MAX: usize = 80;
 
 fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("stories")
+    // Not where it was built: a cache of builds may come from another folder.
+    harness::workspace_root().join("tests/simulation/stories")
 }
 
 /// How a text differs from another: the lines that are alike at both ends left out.
