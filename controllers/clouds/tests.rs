@@ -226,40 +226,6 @@ fn without_a_provider_no_controller_of_this_group_runs() {
 }
 
 #[test]
-fn names_service_accounts_and_sources_are_upstream_s() {
-    let rows: Vec<_> = REGISTRY
-        .iter()
-        .map(|factory| {
-            let one = (factory.describe)();
-            (one.name, one.aliases, one.service_account, one.event_source)
-        })
-        .collect();
-    assert_eq!(
-        rows,
-        [
-            (
-                "cloud-node-lifecycle-controller",
-                &["cloud-node-lifecycle"][..],
-                "node-controller",
-                "cloud-node-lifecycle-controller"
-            ),
-            (
-                "node-route-controller",
-                &["route"],
-                "route-controller",
-                "route_controller"
-            ),
-            (
-                "service-lb-controller",
-                &["service"],
-                "service-controller",
-                "service-controller"
-            ),
-        ]
-    );
-}
-
-#[test]
 fn an_endpoint_is_a_socket_or_mutual_tls() {
     use flags::Endpoint;
     let tls = [

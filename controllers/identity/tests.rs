@@ -1,7 +1,7 @@
 use std::{sync::Arc, time::Duration};
 
 use controllers_kit::{
-    Answer, FlagValue, Object, Query, Sharding,
+    Answer, FlagValue, Object, Query,
     testing::{
         Common, ConfigMapBuild, NamespaceBuild, World, config_map, contract,
         identity::{
@@ -201,116 +201,22 @@ fn the_contract_holds() {
     for factory in REGISTRY {
         contract::check(factory, worlds((factory.describe)().name));
     }
-    contract::covers(REGISTRY, &NAMES.map(|(name, ..)| name));
+    contract::covers(REGISTRY, &NAMES);
 }
 
-type Row = (
-    &'static str,
-    &'static [&'static str],
-    &'static str,
-    &'static str,
-    Sharding,
-    bool,
-);
-
-/// Canonical name, old names, service account, queue, sharding, whether it is on by default.
-const NAMES: [Row; 12] = [
-    (
-        "serviceaccount-controller",
-        &["serviceaccount"],
-        "service-account-controller",
-        "serviceaccount",
-        Sharding::ByNamespace,
-        true,
-    ),
-    (
-        "root-ca-certificate-publisher-controller",
-        &["root-ca-cert-publisher"],
-        "root-ca-cert-publisher",
-        "root_ca_cert_publisher",
-        Sharding::ByNamespace,
-        true,
-    ),
-    (
-        "clusterrole-aggregation-controller",
-        &["clusterrole-aggregation"],
-        "clusterrole-aggregation-controller",
-        "ClusterRoleAggregator",
-        Sharding::ByObject,
-        true,
-    ),
-    (
-        "token-cleaner-controller",
-        &["tokencleaner"],
-        "token-cleaner",
-        "token_cleaner",
-        Sharding::ByObject,
-        false,
-    ),
-    (
-        "bootstrap-signer-controller",
-        &["bootstrapsigner"],
-        "bootstrap-signer",
-        "bootstrap_signer_queue",
-        Sharding::Single,
-        false,
-    ),
-    (
-        "certificatesigningrequest-cleaner-controller",
-        &["csrcleaner"],
-        "certificate-controller",
-        "certificatesigningrequest-cleaner-controller",
-        Sharding::ByObject,
-        true,
-    ),
-    (
-        "certificatesigningrequest-approving-controller",
-        &["csrapproving"],
-        "certificate-controller",
-        "certificate",
-        Sharding::ByObject,
-        true,
-    ),
-    (
-        "certificatesigningrequest-signing-controller",
-        &["csrsigning"],
-        "certificate-controller",
-        "certificate",
-        Sharding::ByObject,
-        true,
-    ),
-    (
-        "serviceaccount-token-controller",
-        &["serviceaccount-token"],
-        "tokens-controller",
-        "serviceaccount_tokens_service",
-        Sharding::ByObject,
-        true,
-    ),
-    (
-        "legacy-serviceaccount-token-cleaner-controller",
-        &["legacy-service-account-token-cleaner"],
-        "legacy-service-account-token-cleaner",
-        "legacy-serviceaccount-token-cleaner-controller",
-        Sharding::Single,
-        true,
-    ),
-    (
-        "podcertificaterequest-cleaner-controller",
-        &[],
-        "podcertificaterequestcleaner",
-        "podcertificaterequest-cleaner-controller",
-        Sharding::ByObject,
-        true,
-    ),
-    (
-        "kube-apiserver-serving-clustertrustbundle-publisher-controller",
-        &[],
-        "kube-apiserver-serving-clustertrustbundle-publisher",
-        "ca_cert_publisher_cluster_trust_bundles",
-        Sharding::Single,
-        true,
-    ),
+const NAMES: [&str; 12] = [
+    "serviceaccount-controller",
+    "root-ca-certificate-publisher-controller",
+    "clusterrole-aggregation-controller",
+    "token-cleaner-controller",
+    "bootstrap-signer-controller",
+    "certificatesigningrequest-cleaner-controller",
+    "certificatesigningrequest-approving-controller",
+    "certificatesigningrequest-signing-controller",
+    "serviceaccount-token-controller",
+    "legacy-serviceaccount-token-cleaner-controller",
+    "podcertificaterequest-cleaner-controller",
+    "kube-apiserver-serving-clustertrustbundle-publisher-controller",
 ];
 
 #[test]
@@ -341,23 +247,4 @@ fn tokens_are_signed_whatever_controllers_are_listed() {
         .map(|descriptor| descriptor.name)
         .collect();
     assert_eq!(unlisted, ["serviceaccount-token-controller"]);
-}
-
-#[test]
-fn names_are_upstream_s() {
-    let table: Vec<Row> = REGISTRY
-        .iter()
-        .map(|factory| {
-            let descriptor = (factory.describe)();
-            (
-                descriptor.name,
-                descriptor.aliases,
-                descriptor.service_account,
-                descriptor.queue,
-                descriptor.sharding,
-                descriptor.on_by_default,
-            )
-        })
-        .collect();
-    assert_eq!(table, NAMES);
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::{Descriptor, Factory, Flags, Sharding, Watches};
+use crate::{Backoff, Descriptor, Factory, FlagDefault, Flags, Sharding, Watches};
 
 /// Where the made part of the document begins.
 pub const BEGIN: &str = "<!-- made from the descriptors: begin -->\n";
@@ -26,6 +26,11 @@ pub fn table(registry: &[Factory]) -> String {
     );
     for (descriptor, watches) in &rows {
         row(&mut text, descriptor, watches);
+    }
+    text.push_str("\n## What users of theirs see\n\n");
+    text.push_str(SEEN);
+    for (descriptor, _) in &rows {
+        seen(&mut text, descriptor);
     }
     text.push_str("\n## Where they differ from upstream\n");
     for (descriptor, _) in &rows {
@@ -87,6 +92,67 @@ fn row(text: &mut String, descriptor: &Descriptor, watches: &Watches) {
             descriptor.service_account,
         ),
     );
+}
+
+/// The head of the table of names that reach users.
+const SEEN: &str = "\
+| Controller | Events come from | Queue | Back-off | Flags beside workers | Feature gates | Metrics of its own |
+|---|---|---|---|---|---|---|
+";
+
+/// Names and defaults that are upstream's, as dashboards, alerts and manifests have them.
+fn seen(text: &mut String, descriptor: &Descriptor) {
+    let workers = descriptor.workers.map(|(flag, _)| flag);
+    let flags = descriptor
+        .flags
+        .iter()
+        .filter(|flag| Some(flag.name) != workers)
+        .map(|flag| format!("`--{}` {}", flag.name, shown(&flag.default)))
+        .collect::<Vec<_>>();
+    let gates = descriptor
+        .gates
+        .iter()
+        .map(|(gate, default)| format!("{gate} {default}"))
+        .collect::<Vec<_>>();
+    let metrics =
+        descriptor
+            .metrics
+            .iter()
+            .map(|metric| match metric.labels {
+                [] => metric.name.to_owned(),
+                labels => format!("{}({})", metric.name, labels.join(", ")),
+            })
+            .chain(descriptor.sync_metrics.into_iter().flat_map(|prefix| {
+                ["total", "duration_seconds"].map(|end| format!("{prefix}_{end}"))
+            }))
+            .chain(descriptor.sync_seconds.map(str::to_owned))
+            .collect::<Vec<_>>();
+    let Backoff { first, max } = descriptor.backoff;
+    add(
+        text,
+        format_args!(
+            "| {} | {} | {} | {first:?} to {max:?} | {} | {} | {} |\n",
+            descriptor.name,
+            descriptor.event_source,
+            descriptor.queue,
+            flags.join("; "),
+            gates.join("; "),
+            metrics.join("; "),
+        ),
+    );
+}
+
+fn shown(default: &FlagDefault) -> String {
+    match default {
+        FlagDefault::Int(value) => value.to_string(),
+        FlagDefault::Float(value) => value.to_string(),
+        FlagDefault::Bool(value) => value.to_string(),
+        FlagDefault::Duration(value) if value.is_zero() => "0s".to_owned(),
+        FlagDefault::Duration(value) => format!("{value:?}"),
+        FlagDefault::Text("") => "empty".to_owned(),
+        FlagDefault::Text(value) => (*value).to_owned(),
+        FlagDefault::File => "no file".to_owned(),
+    }
 }
 
 /// As in `namespaces; configmaps named kube-root-ca.crt`.

@@ -184,67 +184,6 @@ fn the_contract_holds() {
 }
 
 #[test]
-fn names_are_upstream_s() {
-    let table: Vec<_> = REGISTRY
-        .iter()
-        .map(|factory| {
-            let descriptor = (factory.describe)();
-            (
-                descriptor.name,
-                descriptor.aliases,
-                descriptor.service_account,
-                descriptor.event_source,
-                descriptor.queue,
-                descriptor.workers,
-            )
-        })
-        .collect();
-    type Row = (
-        &'static str,
-        &'static [&'static str],
-        &'static str,
-        &'static str,
-        &'static str,
-        Option<(&'static str, i64)>,
-    );
-    let expected: [Row; 4] = [
-        (
-            "endpoints-controller",
-            &["endpoint"],
-            "endpoint-controller",
-            "endpoint-controller",
-            "endpoint",
-            Some(("concurrent-endpoint-syncs", 5)),
-        ),
-        (
-            "endpointslice-controller",
-            &["endpointslice"],
-            "endpointslice-controller",
-            "endpoint-slice-controller",
-            "endpoint_slice",
-            Some(("concurrent-service-endpoint-syncs", 5)),
-        ),
-        (
-            "endpointslice-mirroring-controller",
-            &["endpointslicemirroring"],
-            "endpointslicemirroring-controller",
-            "endpoint-slice-mirroring-controller",
-            "endpoint_slice_mirroring",
-            Some(("mirroring-concurrent-service-endpoint-syncs", 5)),
-        ),
-        (
-            "service-cidr-controller",
-            &[],
-            "service-cidrs-controller",
-            "service-cidr-controller",
-            "ipaddresses",
-            None,
-        ),
-    ];
-    assert_eq!(table, expected);
-}
-
-#[test]
 fn addresses_are_read_forgivingly() {
     for (text, expected) in [
         ("10.1.2.3", Some("10.1.2.3")),

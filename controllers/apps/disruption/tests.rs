@@ -1,5 +1,5 @@
 use controllers_kit::{
-    Answer, Controller, Entry, Factory, Object, StatusWrite, Str,
+    Answer, Entry, Factory, Object, StatusWrite, Str,
     testing::{
         Common, PodBuild, WorkloadBuild, World, at, contract, deployment, job, pod, replica_set,
         replication_controller, stateful_set,
@@ -492,27 +492,6 @@ fn a_stale_disruption_target_is_taken_back_after_two_minutes() {
         world.run::<Disruptions>();
         assert!(condition(&world).starts_with("True"));
     }
-}
-
-#[test]
-fn names_are_upstream_s() {
-    let descriptor = Disruptions::describe();
-    assert_eq!(
-        (
-            descriptor.name,
-            descriptor.aliases,
-            descriptor.service_account,
-            descriptor.event_source,
-            descriptor.queue
-        ),
-        (
-            "disruption-controller",
-            &["disruption"][..],
-            "disruption-controller",
-            "controllermanager",
-            "disruption"
-        )
-    );
 }
 
 #[test]

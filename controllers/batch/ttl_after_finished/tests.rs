@@ -1,5 +1,5 @@
 use controllers_kit::{
-    Controller, Plan, Refusal,
+    Plan, Refusal,
     testing::{Common, JobBuild, World, at, contract, job},
 };
 use kubernetes_proto::batch::Job;
@@ -119,27 +119,6 @@ fn a_job_goes_after_its_pods_and_one_whose_ttl_was_raised_stays() {
     );
     world.step();
     assert!(world.find::<Job>("pi").is_none());
-}
-
-#[test]
-fn names_are_upstream_s() {
-    let descriptor = TtlAfterFinished::describe();
-    assert_eq!(
-        (
-            descriptor.name,
-            descriptor.aliases,
-            descriptor.service_account,
-            descriptor.queue,
-            descriptor.workers,
-        ),
-        (
-            "ttl-after-finished-controller",
-            &["ttl-after-finished"][..],
-            "ttl-after-finished-controller",
-            "ttl_jobs_to_delete",
-            Some(("concurrent-ttl-after-finished-syncs", 5)),
-        )
-    );
 }
 
 #[test]

@@ -55,6 +55,13 @@ const TABLE: &str = "\
 | apathy-controller (off by default) |  |  |  | the cluster | 1 | apathy-controller |
 | zeal-controller | zeal | jobs.batch; configmaps named `zeal` | jobs.batch/status: patch; pods: create delete; secrets named `one`, `two`: patch | an object | `--concurrent-zeal-syncs` 5 | zeal-controller |
 
+## What users of theirs see
+
+| Controller | Events come from | Queue | Back-off | Flags beside workers | Feature gates | Metrics of its own |
+|---|---|---|---|---|---|---|
+| apathy-controller | apathy-controller | apathy-controller | 5ms to 1000s |  |  |  |
+| zeal-controller | zeal-controller | zeal-controller | 5ms to 1000s |  |  |  |
+
 ## Where they differ from upstream
 
 **zeal-controller**

@@ -1,16 +1,13 @@
 //! Several evaluations in a row: what is asked, written and reported.
 
 use controllers_kit::{
-    Answer, Controller, FlagValue, Object,
+    Answer, FlagValue, Object,
     testing::{WorkloadBuild, World, deployment},
 };
 use kubernetes_proto::autoscaling::HorizontalPodAutoscaler;
 use serde_json::json;
 
-use super::{
-    super::HorizontalPodAutoscalers,
-    parts::{Life, QUEUE, USAGE, asked, autoscaler, cpu, queue, usage, values, world},
-};
+use super::parts::{Life, QUEUE, USAGE, asked, autoscaler, cpu, queue, usage, values, world};
 
 #[test]
 fn an_autoscaler_is_evaluated_once_a_period_and_first_within_one() {
@@ -489,25 +486,4 @@ fn a_terminating_autoscaler_keeps_scaling_while_a_finalizer_holds_it() {
     let mut life = Life::of(world);
     life.pass(16);
     assert_eq!(life.size(), 4);
-}
-
-#[test]
-fn names_are_upstream_s() {
-    let descriptor = HorizontalPodAutoscalers::describe();
-    assert_eq!(
-        (
-            descriptor.name,
-            descriptor.aliases,
-            descriptor.service_account,
-            descriptor.queue,
-            descriptor.workers,
-        ),
-        (
-            "horizontal-pod-autoscaler-controller",
-            &["horizontalpodautoscaling"][..],
-            "horizontal-pod-autoscaler",
-            "horizontalpodautoscaler",
-            Some(("concurrent-horizontal-pod-autoscaler-syncs", 5)),
-        )
-    );
 }

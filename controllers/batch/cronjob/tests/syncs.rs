@@ -556,25 +556,3 @@ fn a_status_older_than_the_jobs_waits() {
         ))
     );
 }
-
-#[test]
-fn names_are_upstream_s() {
-    use controllers_kit::Controller;
-    let descriptor = CronJobs::describe();
-    assert_eq!(
-        (
-            descriptor.name,
-            descriptor.aliases,
-            descriptor.service_account,
-            descriptor.queue,
-            descriptor.workers
-        ),
-        (
-            "cronjob-controller",
-            &["cronjob"][..],
-            "cronjob-controller",
-            "cronjob",
-            Some(("concurrent-cron-job-syncs", 5))
-        )
-    );
-}

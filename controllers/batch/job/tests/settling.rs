@@ -205,25 +205,3 @@ fn a_job_that_is_deleted_in_the_foreground_goes_after_its_pods() {
     assert!(world.all::<Pod>().is_empty());
     assert!(world.all::<Job>().is_empty());
 }
-
-#[test]
-fn names_are_upstream_s() {
-    use controllers_kit::Controller;
-    let descriptor = Jobs::describe();
-    assert_eq!(
-        (
-            descriptor.name,
-            descriptor.aliases,
-            descriptor.service_account,
-            descriptor.queue,
-            descriptor.workers
-        ),
-        (
-            "job-controller",
-            &["job"][..],
-            "job-controller",
-            "job",
-            Some(("concurrent-job-syncs", 5))
-        )
-    );
-}
