@@ -1,6 +1,7 @@
 //! One key, once: ask, plan, prove, apply, learn.
 
 mod proof;
+mod steps;
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -8,24 +9,18 @@ use std::{
 };
 
 use controllers_kit::{
-    Action, Key, Landed, Measure, Memory, Outcome, Plan, Refusal, Requeue, Resource, Severity,
-    SignedDuration, Snapshot, StatusWrite, Str, Timestamp, Verb, Written,
-    guard::guarded,
-    postconditions::{self, Breach},
+    Action, Key, Measure, Memory, Outcome, Plan, Requeue, Resource, Severity, SignedDuration,
+    StatusWrite, Str, Timestamp, Verb, Written, guard::guarded, postconditions::Breach,
 };
-use node_telemetry::trace::{self, Ended, Reconciling, Stage, Woken};
+use node_telemetry::trace::{self, Ended, Reconciling, Woken};
 
 pub(crate) use proof::is_object;
-use proof::{Unproven, lagging_head, proof};
 
 use crate::{
     apply::{Applied, is_report},
-    ask,
-    counting::Counting,
     gate::Stopped,
     queue::Monotonic,
     server::Sender,
-    shadowing::Shadow,
     shared::{Origin, Shared, Unit},
 };
 use coordinator::Care;
@@ -266,7 +261,7 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
     let start = Instant::now();
     let (began, since) = (shared.clock.now(), shared.clock.monotonic());
     let tracing = trace(&shared, unit, &mut job);
-    let outcome = attempt(&shared, &mut job).await;
+    let outcome = steps::attempt(&shared, &mut job).await;
     let took = start.elapsed();
     for timing in &outcome.timings {
         job.sender.metrics.measure(&Measure {
@@ -427,216 +422,6 @@ impl Attempt {
             _ => None,
         }
     }
-}
-
-async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
-    let unit = &shared.units[usize::from(job.unit)];
-    let controller = &unit.controller;
-    let view = Counting::new(&*shared.view);
-
-    let trail = job.sender.trail.clone();
-    let trail = trail.as_ref();
-    let none = controllers_kit::Answers::new();
-    let mut stage = Stage::begin(trail, "ask");
-    let queries = match guarded(|| {
-        controller.ask(
-            &job.key,
-            &Snapshot::new(&view, &none, shared.clock.now()),
-            &job.memory,
-        )
-    }) {
-        Ok(queries) => queries,
-        Err(panic) => return panicked(shared, job, &panic),
-    };
-    stage.count("queries", queries.len());
-    let answers = if queries.is_empty() {
-        none
-    } else if ask::is_slow(&queries) {
-        let gives_back = !ask::holds_its_worker(&queries);
-        if gives_back {
-            job.permit = None;
-        }
-        let answers = tokio::select! {
-            biased;
-            // A handoff does not wait for it: one that has the range next asks again.
-            stopped = job.sender.gate.stopped() => return Attempt::ended(Next::Stopped(stopped)),
-            answers = ask::ask(shared.writer.server(), &*shared.keys, &*shared.cloud, shared.clock.now(), &job.sender, queries) => answers,
-        };
-        if gives_back {
-            job.permit = Arc::clone(&unit.workers).acquire().await;
-        }
-        answers
-    } else {
-        ask::ask(
-            shared.writer.server(),
-            &*shared.keys,
-            &*shared.cloud,
-            shared.clock.now(),
-            &job.sender,
-            queries,
-        )
-        .await
-    };
-
-    drop(stage);
-
-    // A plan that is dropped for want of proof must leave no trace: what it has noted as reported was not
-    // reported.
-    let lagging = lagging_head(shared, job);
-    let before =
-        (job.unproven || job.head_unproven || lagging.is_some() || shared.shadow.is_some())
-            .then(|| unit.pack(&job.key, &job.memory));
-    let (now, by) = (shared.clock.now(), shared.clock.monotonic());
-    let thinking = Instant::now();
-    let mut stage = Stage::begin(trail, "plan");
-    let decided = guarded(|| {
-        controller.plan(
-            &job.key,
-            &Snapshot::new(&view, &answers, now),
-            &mut job.memory,
-        )
-    });
-    unit.metrics.planned(thinking.elapsed());
-    stage.count("objects", view.objects());
-    let ended = |next| Attempt {
-        objects: view.objects(),
-        ..Attempt::ended(next)
-    };
-    let plan = match decided {
-        Ok(Ok(plan)) => plan,
-        Ok(Err(Refusal::Wait(why))) => {
-            tracing::debug!(controller = unit.name(), key = %job.key, %why, "waits for a change");
-            stage.word("refusal", "wait");
-            return Attempt {
-                waits: Some(why),
-                ..ended(Next::Change)
-            };
-        }
-        Ok(Err(Refusal::Retry(why))) => {
-            stage.fail(&why);
-            return ended(Next::Backoff { why, error: true });
-        }
-        Ok(Err(Refusal::Expected(why))) => {
-            return Attempt {
-                expected: true,
-                ..ended(Next::Backoff { why, error: true })
-            };
-        }
-        Err(panic) => return panicked(shared, job, &panic),
-    };
-    let (descriptor, primary) = (controller.descriptor(), unit.primary());
-    if let Err(breach) = postconditions::check(descriptor, primary, &job.key, &plan, &*shared.view)
-    {
-        return breached(shared, job, &breach);
-    }
-    let mut attempt = ended(after(&plan, now));
-    attempt.plan = explained(&plan);
-    attempt.actions = plan.actions().count();
-    stage.count("actions", attempt.actions);
-    drop(stage);
-    attempt.timings.clone_from(&plan.timings);
-    tracing::debug!(controller = unit.name(), key = %job.key, plan = ?attempt.plan, unproven = job.unproven, "planned");
-
-    if let Some(shadow) = &shared.shadow {
-        // In the place of all that follows: nothing is sent, so nothing is proven, marked, learnt or
-        // recorded.
-        if Shadow::forgets(&plan) {
-            restore(job, unit, before);
-        }
-        shadow.remember(unit, &job.key, &job.memory);
-        if let Some(again) = shadow.planned(shared, unit, &job.key, &plan) {
-            attempt.next = match attempt.next {
-                Next::After(earlier) => Next::After(earlier.min(again)),
-                _ => Next::After(again),
-            };
-        }
-        return attempt;
-    }
-    let mut stage = Stage::begin(trail, "verify");
-    let proof = proof(shared, job, &plan, lagging, by).await;
-    if let Err(Unproven {
-        next: Next::Backoff { why, error },
-        ..
-    }) = &proof
-    {
-        stage.word("freshness", "not proven");
-        if *error {
-            stage.fail(why);
-        }
-    }
-    drop(stage);
-    match proof {
-        Ok(proven) => {
-            attempt.head_proven = proven.head;
-            attempt.proven = proven.counted;
-            if proven.compared {
-                // What was compared is the cache as it is by now: it may have caught up since the plan was
-                // made. The next plan rests on what is proven.
-                attempt.next = Next::Replan;
-                restore(job, unit, before);
-                return attempt;
-            }
-        }
-        Err(unproven) => {
-            if let (Some(code), Next::Backoff { why, .. }) = (unproven.code, &unproven.next) {
-                attempt.failed = Some(Trouble {
-                    code: Some(code),
-                    why: why.clone(),
-                });
-            }
-            attempt.next = unproven.next;
-            restore(job, unit, before);
-            return attempt;
-        }
-    }
-    if plan.counted.iter().any(|set| set.since > 0) {
-        // What is proven is the cache as it is; the plan was made from the cache as it was.
-        let again = guarded(|| {
-            controller.plan(
-                &job.key,
-                &Snapshot::new(&view, &answers, now),
-                &mut job.memory,
-            )
-        });
-        if !matches!(&again, Ok(Ok(again)) if *again == plan) {
-            attempt.next = Next::Replan;
-            return attempt;
-        }
-    }
-
-    let report_from = job.report_from.of(&plan);
-    let report = shared.clock.monotonic() >= report_from;
-    let stage = Stage::begin(trail, "apply");
-    let applied = shared.writer.apply(&job.sender, &plan, report).await;
-    drop(stage);
-    attempt.reported = applied.reported;
-    let failures = applied
-        .outcomes
-        .iter()
-        .filter_map(|outcome| outcome.as_ref().err());
-    let landed = failures.map(|failure| failure.class().landed).max();
-    attempt.doubtful = landed >= Some(Landed::Unknown);
-    attempt.late_write = landed == Some(Landed::InFlight);
-    // A plan that only waits says nothing of what there is.
-    if applied.whole
-        && plan.failure.is_none()
-        && (!plan.measures.is_empty() || plan.requeue == Requeue::Never)
-    {
-        let range = job.sender.gate.range;
-        unit.metrics.add_up(range, &job.key, &plan.measures);
-    }
-    let stage = Stage::begin(trail, "learn");
-    learn(shared, job, &plan, &applied, &mut attempt);
-    drop(stage);
-    if settle(shared, report_from, &plan, &applied, &mut attempt) {
-        for measure in &plan.on_failure.measures {
-            job.sender.metrics.measure(measure);
-        }
-        if !plan.on_failure.timings.is_empty() {
-            attempt.timings.clone_from(&plan.on_failure.timings);
-        }
-    }
-    attempt
 }
 
 /// The memory as it was before a plan.

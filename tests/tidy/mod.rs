@@ -12,6 +12,7 @@ mod manifests;
 mod modules;
 mod pages;
 mod ratchets;
+mod routes;
 mod unused;
 
 use std::collections::BTreeMap;
@@ -211,4 +212,9 @@ fn links_between_pages_lead_somewhere() {
 #[test]
 fn code_that_pages_name_exists() {
     assert_none(&pages::names(&files()));
+}
+
+#[test]
+fn the_routes_of_an_event_and_of_a_handoff_are_those_of_the_source() {
+    assert_none(&routes::broken(&files()));
 }
