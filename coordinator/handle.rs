@@ -2,13 +2,13 @@
 
 mod answers;
 mod assembled;
+mod wiring;
 
 use std::{collections::BTreeMap, io, net::SocketAddr, sync::Arc, thread, time::Duration};
 
-use actix::{Actor, Addr};
+use actix::Addr;
 use coordinator_core::{
-    Core, Fatal, Happening, Holder, Input, Member, OwnLease, OwnPhase, Pin, RangeId, RangePin,
-    Renewal, RenewalConfig, Status, View,
+    Fatal, Happening, Holder, Input, Member, OwnLease, OwnPhase, RangeId, RangePin, View,
 };
 use futures::StreamExt;
 use peer_proto::InspectRequest;
@@ -20,32 +20,20 @@ use tokio::{
 
 use crate::{
     ClientFactory, Config, ConfigError, Fence, HoldState, LeaseError, PeerRefusal, RangeHost,
-    ServerFenceMode, TlsError,
+    TlsError,
     actor::{Beat, Coordinator, Feed, Shared},
     fence::EndCause,
     lease::{Found, Kind, Leases, Step},
     peer::{Calls, PeerService, Peers, serve},
     pulse::{BEATS_EVERY, Pulse},
-    reach,
-    renewal::{self, RenewalThread},
+    reach, renewal,
     server_fence::Barrier,
-    sweep,
     tls::{RELOAD_PERIOD, Tls},
 };
 
 use answers::ActorAnswers;
 pub use assembled::{Assembled, Door, Outside, assemble};
-
-/// Handoffs under way at once, in each direction a replica may send.
-const MOVES_AT_ONCE: usize = 8;
-
-/// How long writes in flight may take when a range is frozen.
-const FREEZE_BUDGET: Duration = Duration::from_secs(2);
-
-/// The same while the replica leaves, after which the range goes with the writes named: a write takes a few
-/// milliseconds, some hundred on a busy server, and one that a webhook holds up must not hold up the range's
-/// other keys.
-const DRAIN_BUDGET: Duration = Duration::from_millis(500);
+use wiring::{DRAIN_BUDGET, Wiring, began, own_renewal, own_status};
 
 /// An API server that says nothing for so long at the start is a wrong address.
 const START_DEADLINE: Duration = Duration::from_secs(10);
@@ -320,34 +308,11 @@ async fn run(
             return;
         }
     };
-    let status = Status {
-        address: config.advertised(peer_address.port()),
-        pin: tls.as_ref().and_then(|tls| tls.pin()),
-        build: config.version.clone(),
-        ready: host.ready(),
-        draining: false,
-        stale: false,
-        ranges: config.ranges,
-        server_fenced: config.server_fence.announces(),
-        pod: config.pod.as_str().into(),
-        follows: config.follows(),
-        ..Status::default()
-    };
-    let passed = i64::try_from(fence.now().as_secs()).unwrap_or(0);
-    let epoch_second = jiff::Timestamp::now().as_second().saturating_sub(passed);
-    let renewal = Renewal::new(
-        RenewalConfig {
-            name: config.replica_name.clone(),
-            incarnation: config.process.clone(),
-            lease_duration: config.lease_duration,
-            renew_deadline: config.lease_renew_deadline,
-            retry_period: config.lease_retry_period,
-            epoch_second: config.slow_start_from(epoch_second),
-            deaths_from: Some(epoch_second),
-            gone: config.gone.clone(),
-        },
-        status.clone(),
-    );
+    let address = config.advertised(peer_address.port());
+    let pin = tls.as_ref().and_then(|tls| tls.pin());
+    let status = own_status(&config, &*host, address, pin);
+    let began = began(jiff::Timestamp::now().as_second(), fence.now());
+    let renewal = own_renewal(&config, config.process.clone(), began, status.clone());
     let thread = match renewal::spawn(
         &config,
         renewal,
@@ -377,18 +342,18 @@ async fn run(
     let calls = Arc::clone(&peers) as Arc<dyn Calls>;
     let view = Arc::clone(&shared.view);
     let sees = Arc::clone(&host);
-    let (answers, mut ended) = wire(
-        &config,
-        (status.address, status.pin),
+    let wiring = Wiring {
+        status,
         leases,
         barrier,
-        Arc::clone(&fence),
+        fence: Arc::clone(&fence),
         host,
         peers,
         thread,
         shared,
-        epoch_second,
-    );
+        began,
+    };
+    let (answers, mut ended) = wiring.start(&config);
     let actor = answers.actor.clone();
     actix::spawn(reach::compare(
         Arc::clone(&asked) as Arc<dyn Calls>,
@@ -430,79 +395,6 @@ async fn run(
     };
     // Before the actor and what it holds of the renewal are dropped.
     fence.end(EndCause::Other, broken);
-}
-
-/// The core, the actor that drives it and the watch of Leases, on the caller's thread. The receiver ends with
-/// the actor.
-#[allow(
-    clippy::too_many_arguments,
-    reason = "the parts of one coordinator, handed on once"
-)]
-fn wire(
-    config: &Config,
-    (address, pin): (String, Option<Pin>),
-    leases: Leases,
-    barrier: Barrier,
-    fence: Arc<Fence>,
-    host: Arc<dyn RangeHost>,
-    peers: Arc<dyn Calls>,
-    thread: RenewalThread,
-    shared: Shared,
-    epoch_second: i64,
-) -> (Arc<ActorAnswers>, oneshot::Receiver<()>) {
-    let core = Core::new(coordinator_core::Config {
-        name: config.replica_name.clone(),
-        address,
-        pin,
-        pod: config.pod.as_str().into(),
-        build: config.version.clone(),
-        ranges: config.ranges,
-        lease_duration: config.lease_duration,
-        late_write_max: config.late_write_max(),
-        retry_period: config.lease_retry_period,
-        settle_time: config.settle_time,
-        expected_replicas: config.expected_replicas,
-        moves_at_once: MOVES_AT_ONCE,
-        freeze_budget: FREEZE_BUDGET,
-        drain_budget: DRAIN_BUDGET,
-        bars: config.server_fence.mode() != ServerFenceMode::Off,
-        slow_start: config.slow_start_period,
-        epoch_second,
-        records_deaths: true,
-        plans: config.load_aware_placement,
-    });
-    let own = thread.own.clone();
-    let asked = Arc::clone(&host);
-    let (alive, ended) = oneshot::channel();
-    let actor = Coordinator::new(
-        core,
-        leases.clone(),
-        barrier.clone(),
-        Arc::clone(&fence),
-        host,
-        peers,
-        thread,
-        shared.clone(),
-        alive,
-    )
-    .start();
-    let clock = Arc::clone(&fence);
-    actix::spawn(barrier.keep(move || clock.now()));
-    let clock = Arc::clone(&fence);
-    actix::spawn(sweep::sweep(leases.clone(), move || clock.now()));
-    actix::spawn(watch_leases(
-        leases,
-        actor.clone(),
-        fence,
-        config.lease_retry_period,
-    ));
-    let answers = Arc::new(ActorAnswers {
-        actor,
-        host: asked,
-        shared,
-        own,
-    });
-    (answers, ended)
 }
 
 /// Lists Leases once. A busy server gets its time; a refusal counts at once.

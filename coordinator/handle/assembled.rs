@@ -2,12 +2,12 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use coordinator_core::{Epoch, Holder, Offer, RangeId, Renewal, RenewalConfig, Status};
+use coordinator_core::{Epoch, Holder, Offer, RangeId};
 use futures::future::BoxFuture;
 use peer_proto::RangeState;
 use tokio::sync::watch;
 
-use super::{ActorAnswers, Handle, Inner, fence_of, wire};
+use super::{ActorAnswers, Handle, Inner, Wiring, began, fence_of, own_renewal, own_status};
 use crate::{
     Config, ConfigError, RangeHost,
     actor::Shared,
@@ -68,34 +68,10 @@ pub fn assemble(
         config.lease_duration,
         config.lease_retry_period,
     );
-    let status = Status {
-        address: outside.address.to_string(),
-        build: config.version.clone(),
-        ready: host.ready(),
-        draining: false,
-        stale: false,
-        ranges: config.ranges,
-        server_fenced: config.server_fence.announces(),
-        pod: config.pod.as_str().into(),
-        follows: config.follows(),
-        ..Status::default()
-    };
+    let status = own_status(config, &*host, outside.address.to_string(), None);
     // The clock may have begun long before this replica.
-    let passed = i64::try_from(config.clock.now().as_secs()).unwrap_or(0);
-    let epoch_second = outside.second.saturating_sub(passed);
-    let renewal = Renewal::new(
-        RenewalConfig {
-            name: config.replica_name.clone(),
-            incarnation: outside.incarnation,
-            lease_duration: config.lease_duration,
-            renew_deadline: config.lease_renew_deadline,
-            retry_period: config.lease_retry_period,
-            epoch_second: config.slow_start_from(epoch_second),
-            deaths_from: Some(epoch_second),
-            gone: config.gone.clone(),
-        },
-        status.clone(),
-    );
+    let began = began(outside.second, config.clock.now());
+    let renewal = own_renewal(config, outside.incarnation, began, status.clone());
     let (thread, task) = renewal::prepare(
         config,
         renewal,
@@ -107,18 +83,18 @@ pub fn assemble(
     // It never breaks by itself: a simulation drops all of it at once.
     let (stop, broken) = watch::channel(false);
     let peers = Arc::clone(&outside.peers);
-    let (answers, _ended) = wire(
-        config,
-        (status.address, None),
+    let wiring = Wiring {
+        status,
         leases,
         barrier,
-        Arc::clone(&fence),
+        fence: Arc::clone(&fence),
         host,
-        outside.peers,
+        peers: outside.peers,
         thread,
-        shared.clone(),
-        epoch_second,
-    );
+        shared: shared.clone(),
+        began,
+    };
+    let (answers, _ended) = wiring.start(config);
     Ok(Assembled {
         handle: Handle(Arc::new(Inner {
             fence,

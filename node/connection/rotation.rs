@@ -331,18 +331,23 @@ mod tests {
     const SERVER: &str = "https://127.0.0.1:1";
     const BY_FILES: &str = "{client-certificate: client.crt, client-key: client.key}";
 
+    /// What the kubeconfig of a folder leads to.
+    async fn followed(dir: &Path) -> Arc<Followed> {
+        let source = Source {
+            flag: "kubeconfig",
+            kubeconfig: Some(dir.join("kubeconfig")),
+            master: None,
+        };
+        Followed::load(source, None).await.unwrap()
+    }
+
     async fn bed(user: &str) -> Bed {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = tempfile::tempdir().unwrap();
         certificate(dir.path());
         fs::copy(dir.path().join("client.crt"), dir.path().join("ca.crt")).unwrap();
         kubeconfig(dir.path(), SERVER, user);
-        let source = Source {
-            flag: "kubeconfig",
-            kubeconfig: Some(dir.path().join("kubeconfig")),
-            master: None,
-        };
-        let followed = Followed::load(source, None).await.unwrap();
+        let followed = followed(dir.path()).await;
         Bed { dir, followed }
     }
 
@@ -446,12 +451,7 @@ mod tests {
             plugin.display()
         );
         kubeconfig(dir.path(), SERVER, &user);
-        let source = Source {
-            flag: "kubeconfig",
-            kubeconfig: Some(dir.path().join("kubeconfig")),
-            master: None,
-        };
-        let followed = Followed::load(source, None).await.unwrap();
+        let followed = followed(dir.path()).await;
         let api = followed.connect(Purpose::Writes, None).unwrap();
         let first = api.certificate().unwrap();
         answer(1);
@@ -507,12 +507,7 @@ mod tests {
                 false => "{tokenFile: token}".to_owned(),
             };
             kubeconfig(dir.path(), &url, &user);
-            let source = Source {
-                flag: "kubeconfig",
-                kubeconfig: Some(dir.path().join("kubeconfig")),
-                master: None,
-            };
-            let followed = Followed::load(source, None).await.unwrap();
+            let followed = followed(dir.path()).await;
             let api = followed.connect(Purpose::Writes, None).unwrap();
             let lease = Duration::from_secs(1);
             let following = tokio::spawn(Arc::clone(&followed).keep_fresh(lease));

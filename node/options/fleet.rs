@@ -96,6 +96,54 @@ pub(super) fn of(
     surroundings: &Surroundings,
     wrong: &mut Vec<String>,
 ) -> FleetOptions {
+    let replica = replica(values, surroundings, wrong);
+    let ranges = ranges(values, wrong);
+    let lease = LeaseTimes::of(values, wrong);
+    let expected_replicas = expected_replicas(values, wrong);
+    let peer_address = peer_address(values, wrong);
+    let late_write_max = lease.duration.saturating_sub(lease.renew_deadline);
+    FleetOptions {
+        interlock: interlock(values, late_write_max, wrong),
+        peer_advertised: advertised(values, surroundings, peer_address),
+        peer_transport: peer_transport(values, peer_address.ip(), wrong),
+        peer_address,
+        peer_port_is_default: !values.given("peer-port"),
+        adapts_workers: values.bool("adaptive-workers"),
+        divides_api_budget: one_of(
+            values,
+            "kube-api-budget",
+            &[("fleet", true), ("replica", false)],
+            wrong,
+        ),
+        server_fence: one_of(
+            values,
+            "server-fence",
+            &[
+                ("auto", ServerFenceMode::Auto),
+                ("on", ServerFenceMode::On),
+                ("off", ServerFenceMode::Off),
+            ],
+            wrong,
+        ),
+        replica,
+        fleet: values.text("fleet-name").to_owned(),
+        namespace: values.text("fleet-namespace").to_owned(),
+        ranges,
+        lease_duration: lease.duration,
+        renew_deadline: lease.renew_deadline,
+        retry_period: lease.retry_period,
+        expected_replicas,
+        settle_time: values.duration("settle-time"),
+        slow_start_period: values.duration("slow-start-period"),
+        load_aware_placement: values.bool("load-aware-placement"),
+        pod: pod(values, surroundings, wrong),
+        termination_message: PathBuf::from(values.text("termination-message-path")),
+        lock_dir: values.some("lock-dir").map(PathBuf::from),
+    }
+}
+
+/// The replica's name; its, the fleet's and the namespace's are parts of names of Leases.
+fn replica(values: &Values, surroundings: &Surroundings, wrong: &mut Vec<String>) -> String {
     let replica = values
         .some("replica-name")
         .map(str::to_owned)
@@ -114,41 +162,64 @@ pub(super) fn of(
             ));
         }
     }
+    replica
+}
+
+fn ranges(values: &Values, wrong: &mut Vec<String>) -> u16 {
     let ranges = values.int("ranges");
-    let ranges_right = (1..=RANGES_MAX).contains(&ranges) && (ranges & (ranges - 1)) == 0;
-    if !ranges_right {
+    let is_right = (1..=RANGES_MAX).contains(&ranges) && (ranges & (ranges - 1)) == 0;
+    if !is_right {
         wrong.push(format!(
             "--ranges must be a power of two from 1 to {RANGES_MAX}, but is {ranges}"
         ));
     }
-    let lease_duration = values.duration("lease-duration");
-    let renew_deadline = values.duration("lease-renew-deadline");
-    let retry_period = values.duration("lease-retry-period");
-    let shown = |name| values.show(name);
-    if lease_duration <= renew_deadline {
-        wrong.push(format!(
-            "--lease-duration ({}) must be greater than --lease-renew-deadline ({})",
-            shown("lease-duration"),
-            shown("lease-renew-deadline")
-        ));
+    u16::try_from(ranges).unwrap_or_default()
+}
+
+/// The times of replica Leases.
+struct LeaseTimes {
+    duration: Duration,
+    renew_deadline: Duration,
+    retry_period: Duration,
+}
+
+impl LeaseTimes {
+    fn of(values: &Values, wrong: &mut Vec<String>) -> Self {
+        let times = Self {
+            duration: values.duration("lease-duration"),
+            renew_deadline: values.duration("lease-renew-deadline"),
+            retry_period: values.duration("lease-retry-period"),
+        };
+        let shown = |name| values.show(name);
+        if times.duration <= times.renew_deadline {
+            wrong.push(format!(
+                "--lease-duration ({}) must be greater than --lease-renew-deadline ({})",
+                shown("lease-duration"),
+                shown("lease-renew-deadline")
+            ));
+        }
+        if times.renew_deadline.as_secs_f64() <= RETRY_JITTER * times.retry_period.as_secs_f64() {
+            wrong.push(format!(
+                "--lease-renew-deadline ({}) must be greater than --lease-retry-period ({}) times {RETRY_JITTER}",
+                shown("lease-renew-deadline"),
+                shown("lease-retry-period")
+            ));
+        }
+        // A Lease says its duration in whole seconds.
+        if times.duration < Duration::from_secs(1) {
+            wrong.push(format!(
+                "--lease-duration must be at least 1s, but is {}",
+                shown("lease-duration")
+            ));
+        }
+        if times.retry_period.is_zero() {
+            wrong.push("--lease-retry-period must be greater than 0".to_owned());
+        }
+        times
     }
-    if renew_deadline.as_secs_f64() <= RETRY_JITTER * retry_period.as_secs_f64() {
-        wrong.push(format!(
-            "--lease-renew-deadline ({}) must be greater than --lease-retry-period ({}) times {RETRY_JITTER}",
-            shown("lease-renew-deadline"),
-            shown("lease-retry-period")
-        ));
-    }
-    // A Lease says its duration in whole seconds.
-    if lease_duration < Duration::from_secs(1) {
-        wrong.push(format!(
-            "--lease-duration must be at least 1s, but is {}",
-            shown("lease-duration")
-        ));
-    }
-    if retry_period.is_zero() {
-        wrong.push("--lease-retry-period must be greater than 0".to_owned());
-    }
+}
+
+fn expected_replicas(values: &Values, wrong: &mut Vec<String>) -> Option<usize> {
     let expected = values.int("expected-replicas");
     if expected < 0 {
         wrong.push(format!(
@@ -161,69 +232,50 @@ pub(super) fn of(
             "--expected-replicas {expected} is more than the {most} replicas that a fleet may have"
         ));
     }
+    usize::try_from(expected).ok().filter(|count| *count > 0)
+}
+
+fn peer_address(values: &Values, wrong: &mut Vec<String>) -> SocketAddr {
     let port = values.int("peer-port");
     if !(1..=65535).contains(&port) {
         wrong.push(format!("--peer-port {port} must be between 1 and 65535"));
     }
-    let peer_address = SocketAddr::new(
-        values.ip("peer-bind-address"),
-        u16::try_from(port).unwrap_or_default(),
-    );
+    let port = u16::try_from(port).unwrap_or_default();
+    SocketAddr::new(values.ip("peer-bind-address"), port)
+}
+
+/// The Lease by which managers take turns, where there is one.
+fn interlock(
+    values: &Values,
+    late_write_max: Duration,
+    wrong: &mut Vec<String>,
+) -> Option<InterlockOptions> {
     let interlock = values.bool("leader-elect").then(|| InterlockOptions {
         namespace: values.text("leader-elect-resource-namespace").to_owned(),
         name: values.text("leader-elect-resource-name").to_owned(),
         lease_duration: values.duration("leader-elect-lease-duration"),
         renew_deadline: values.duration("leader-elect-renew-deadline"),
         retry_period: values.duration("leader-elect-retry-period"),
-    });
-    let late_write_max = lease_duration.saturating_sub(renew_deadline);
-    if let Some(Err(why)) = interlock
-        .as_ref()
-        .map(|lease| lease.validate(late_write_max))
-    {
+    })?;
+    if let Err(why) = interlock.validate(late_write_max) {
         wrong.push(why.to_string());
     }
-    FleetOptions {
-        interlock,
-        peer_advertised: advertised(values, surroundings, peer_address),
-        peer_transport: peer_transport(values, peer_address.ip(), wrong),
-        peer_address,
-        peer_port_is_default: !values.given("peer-port"),
-        adapts_workers: values.bool("adaptive-workers"),
-        divides_api_budget: match values.text("kube-api-budget") {
-            "fleet" => true,
-            "replica" => false,
-            other => {
-                wrong.push(format!(
-                    "--kube-api-budget {other:?} must be fleet or replica"
-                ));
-                true
-            }
-        },
-        server_fence: match values.text("server-fence") {
-            "auto" => ServerFenceMode::Auto,
-            "on" => ServerFenceMode::On,
-            "off" => ServerFenceMode::Off,
-            other => {
-                wrong.push(format!("--server-fence {other:?} must be auto, on or off"));
-                ServerFenceMode::Auto
-            }
-        },
-        replica,
-        fleet: values.text("fleet-name").to_owned(),
-        namespace: values.text("fleet-namespace").to_owned(),
-        ranges: u16::try_from(ranges).unwrap_or_default(),
-        lease_duration,
-        renew_deadline,
-        retry_period,
-        expected_replicas: usize::try_from(expected).ok().filter(|count| *count > 0),
-        settle_time: values.duration("settle-time"),
-        slow_start_period: values.duration("slow-start-period"),
-        load_aware_placement: values.bool("load-aware-placement"),
-        pod: pod(values, surroundings, wrong),
-        termination_message: PathBuf::from(values.text("termination-message-path")),
-        lock_dir: values.some("lock-dir").map(PathBuf::from),
+    Some(interlock)
+}
+
+/// What a flag means that takes one of a few words, the default first.
+fn one_of<T: Copy>(values: &Values, flag: &str, words: &[(&str, T)], wrong: &mut Vec<String>) -> T {
+    let given = values.text(flag);
+    if let Some((_, meaning)) = words.iter().find(|(word, _)| *word == given) {
+        return *meaning;
     }
+    let mut names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+    let last = names.pop().unwrap_or_default();
+    wrong.push(format!(
+        "--{flag} {given:?} must be {} or {last}",
+        names.join(", ")
+    ));
+    words[0].1
 }
 
 /// The pod of this replica, as others find it.
