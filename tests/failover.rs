@@ -445,8 +445,8 @@ fn fewer_keys_wait_and_for_a_shorter_time_than_beside_upstream_however_a_process
     });
 }
 
-/// Flags of an operator who wants a lost machine noticed sooner. Nothing more is sent: the Lease is renewed as
-/// often, and one renewal may be lost instead of two.
+/// Flags of an operator who wants a lost machine noticed sooner. Nothing more is sent: the Lease is renewed
+/// as often, and one renewal may be lost instead of two.
 const SHORT_LEASE: [&str; 2] = ["--lease-duration=3s", "--lease-renew-deadline=2s"];
 /// What a lost machine costs then.
 const LOST_BY_A_SHORT_LEASE: Duration = Duration::from_secs(4);

@@ -303,6 +303,9 @@ pub struct Descriptor {
     pub workers_fixed: usize,
     /// Whether it judges each object by itself, so that its deletions do not depend on numbers of children.
     pub one_by_one: bool,
+    /// Whether all that a plan leaves in a key's memory is what it has seen, and nothing that it is to write:
+    /// a plan that is not carried out may leave it there.
+    pub remembers_what_it_sees: bool,
     /// The back-off of a key after failed reconciles, as upstream's queue has it.
     pub backoff: Backoff,
     /// The duration flag that replaces `backoff.max`, for controllers that requeue at a period of the
@@ -356,6 +359,7 @@ impl Descriptor {
             workers: None,
             workers_fixed: 1,
             one_by_one: false,
+            remembers_what_it_sees: false,
             backoff: Backoff::DEFAULT,
             backoff_max_flag: None,
             on_by_default: true,
@@ -420,6 +424,14 @@ impl Descriptor {
     #[must_use]
     pub fn one_by_one(mut self) -> Self {
         self.one_by_one = true;
+        self
+    }
+
+    /// All that a plan leaves in a key's memory is what it has seen
+    /// ([`Descriptor::remembers_what_it_sees`]).
+    #[must_use]
+    pub fn remembers_what_it_sees(mut self) -> Self {
+        self.remembers_what_it_sees = true;
         self
     }
 

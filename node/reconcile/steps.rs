@@ -188,10 +188,11 @@ fn shadowed(
     plan: &Plan,
     next: Next,
 ) -> Next {
-    if Shadow::forgets(plan) {
+    if Shadow::forgets(plan) && !input.unit.controller.descriptor().remembers_what_it_sees {
         input.restore(job);
     }
-    shadow.remember(input.unit, &job.key, &job.memory);
+    let now = input.shared.clock.monotonic();
+    shadow.remember((input.unit, &job.key), &job.memory, now);
     match shadow.planned(input.shared, input.unit, &job.key, plan) {
         None => next,
         Some(again) => Next::After(match next {

@@ -76,6 +76,8 @@ pub struct Change {
     pub old: Option<AnyObject>,
     /// After; `None` where it is gone.
     pub new: Option<AnyObject>,
+    /// The resourceVersion of the change, that of a deletion too.
+    pub version: u64,
 }
 
 impl Change {
@@ -92,6 +94,8 @@ pub struct Candidate {
     pub id: u64,
     /// The change.
     pub change: Change,
+    /// How long ago it was seen.
+    pub age: Duration,
     /// Whether this is the last question.
     pub is_last: bool,
 }
@@ -358,6 +362,7 @@ impl Comparison {
                 due.push(Candidate {
                     id: *id,
                     change: one.change.clone(),
+                    age,
                     is_last,
                 });
             }

@@ -81,6 +81,7 @@ fn created() -> Change {
     Change {
         old: None,
         new: Some(any(child("theirs", "web"))),
+        version: 0,
     }
 }
 
@@ -88,6 +89,7 @@ fn relabelled(from: &str, to: &str) -> Change {
     Change {
         old: Some(any(child("a", from))),
         new: Some(any(child("a", to))),
+        version: 0,
     }
 }
 
@@ -95,6 +97,7 @@ fn deleted() -> Change {
     Change {
         old: Some(any(child("a", "web"))),
         new: None,
+        version: 0,
     }
 }
 
@@ -124,6 +127,7 @@ fn a_change_that_brings_the_state_of_a_planned_write_agrees_with_it() {
         Change {
             old: Some(any(child("a", "web"))),
             new: Some(any(pod)),
+            version: 0,
         }
     };
     let other_owner = || {
@@ -132,11 +136,13 @@ fn a_change_that_brings_the_state_of_a_planned_write_agrees_with_it() {
         Change {
             old: None,
             new: Some(any(pod)),
+            version: 0,
         }
     };
     let other_label = || Change {
         old: None,
         new: Some(any(child("theirs", "other"))),
+        version: 0,
     };
     for (what, planned, seen, agreed) in [
         ("a child of another name", create(), created(), true),
@@ -362,6 +368,7 @@ fn what_is_there_already_explains_no_change_of_other_fields() {
     let change = Change {
         old: Some(labels("a")),
         new: Some(labels("b")),
+        version: 0,
     };
     assert_eq!(kinds(comparison.observed(change, true, secs(3))), []);
     assert_eq!(comparison.unexplained(), 1);
@@ -382,7 +389,15 @@ fn a_step_may_be_overtaken_by_several_changes() {
         // Of the first change nothing is left; the second one's label stays.
         (both("c", "b"), both("c", "c"), vec![Kind::Superseded]),
     ] {
-        let verdicts = comparison.observed(Change { old, new }, true, secs(10));
+        let verdicts = comparison.observed(
+            Change {
+                old,
+                new,
+                version: 0,
+            },
+            true,
+            secs(10),
+        );
         assert_eq!(kinds(verdicts), expected);
     }
     assert_eq!(comparison.unexplained(), 2);
@@ -494,6 +509,7 @@ fn all_that_is_kept_has_a_bound() {
         let change = Change {
             old: None,
             new: Some(any(pod)),
+            version: 0,
         };
         comparison.observed(change, true, secs(100));
     }
@@ -574,4 +590,102 @@ fn fields_are_the_same_where_a_write_would_have_made_them_so() {
         let found = differ(&ours, &theirs, lists, secs(60)).map(|one| one.field);
         assert_eq!(found.as_deref(), field, "{ours} {theirs} {lists:?}");
     }
+}
+
+/// An update of a pod to this version.
+fn updated(name: &str, namespace: &str, version: u64) -> Change {
+    let at = |version: u64| {
+        let mut pod = child(name, "web");
+        pod.metadata_mut().namespace = namespace.into();
+        pod.metadata_mut().resource_version = version;
+        any(pod)
+    };
+    Change {
+        old: Some(at(version - 1)),
+        new: Some(at(version)),
+        version,
+    }
+}
+
+/// What each moment before a change shows, as `a@3`.
+fn moments(history: &History, of: &Change) -> Vec<Vec<String>> {
+    let shown = |objects: Objects| {
+        let mut all: Vec<String> = objects
+            .into_iter()
+            .map(|((_, _, key), before)| match before {
+                Some(before) => format!("{}@{}", key.name, before.metadata().resource_version),
+                None => format!("no {}", key.name),
+            })
+            .collect();
+        all.sort();
+        all
+    };
+    history.moments(of).iter().map(shown).collect()
+}
+
+#[test]
+fn a_moment_before_a_change_has_all_objects_as_they_were() {
+    let mut history = History::default();
+    history.tick(secs(10));
+    // The watches of two resources are not in step: versions give the order.
+    let deleted = Change {
+        old: updated("c", "shop", 2).new,
+        new: None,
+        version: 14,
+    };
+    let made = Change {
+        old: None,
+        new: updated("d", "shop", 15).new,
+        version: 15,
+    };
+    for change in [
+        updated("a", "shop", 11),
+        updated("b", "shop", 16),
+        updated("x", "elsewhere", 13),
+        deleted.clone(),
+        made,
+        updated("a", "shop", 12),
+    ] {
+        history.add(change);
+    }
+    assert_eq!(
+        moments(&history, &deleted),
+        [
+            vec!["b@15", "c@2", "no d"],
+            vec!["a@11", "b@15", "c@2", "no d"],
+            vec!["a@10", "b@15", "c@2", "no d"],
+        ]
+    );
+}
+
+#[test]
+fn moments_reach_as_far_as_the_caches_of_a_manager_may_lag_behind() {
+    let mut history = History::default();
+    let seen = |history: &mut History, at: u64, version: u64| {
+        history.tick(secs(at));
+        history.add(updated("a", "shop", version));
+    };
+    for (at, version) in [(10, 11), (14, 12), (15, 13), (17, 14)] {
+        seen(&mut history, at, version);
+    }
+    let last = updated("a", "shop", 15);
+    // Seen with the others at 17 s: 14 s is as far as is gone back.
+    assert_eq!(
+        moments(&history, &last),
+        [vec!["a@14"], vec!["a@13"], vec!["a@12"], vec!["a@11"]]
+    );
+    // What is forgotten is not undone, and the change itself always is.
+    history.tick(secs(60));
+    assert_eq!(moments(&history, &last), [vec!["a@14"]]);
+}
+
+#[test]
+fn the_history_has_a_bound() {
+    let mut history = History::default();
+    for version in 0..HISTORY_MAX as u64 + 5 {
+        history.add(updated("a", "shop", version + 1));
+    }
+    let first = updated("b", "shop", 1);
+    let moments = moments(&history, &first);
+    assert_eq!(moments, [vec!["a@5", "b@0"]]);
 }

@@ -7,7 +7,10 @@ use controllers_kit::{
 };
 use serde_json::{Value, json};
 
-use crate::same::{Lists, Mismatch, differ};
+use crate::{
+    Change,
+    same::{Lists, Mismatch, differ},
+};
 
 /// Fields of metadata that the API server sets.
 const SERVERS: [&str; 6] = [
@@ -331,6 +334,14 @@ fn hide(resource: &Resource, object: &mut Value) {
     {
         meta.remove("annotations");
     }
+    // Which of the free ranges a node gets is each manager's choice.
+    if resource.plural == "nodes" {
+        for field in ["/spec/podCIDR", "/spec/podCIDRs"] {
+            if let Some(range) = object.pointer_mut(field).filter(|one| !one.is_null()) {
+                *range = json!(THERE);
+            }
+        }
+    }
     if resource.plural == "certificatesigningrequests" {
         let certificate = object.pointer_mut("/status/certificate");
         if let Some(certificate) = certificate.filter(|one| !one.is_null()) {
@@ -368,6 +379,22 @@ pub fn sets(want: &Want, paths: &[Vec<String>], present: &AnyObject, slack: Dura
             let set = patch.pointer(&pointer(path));
             set.is_some_and(|set| differ(set, value_at(&json, path), *lists, slack).is_none())
         })
+}
+
+/// Whether a write is what a change has done, also by what has become of the object since: the manager in
+/// charge may have gone in several steps where a plan goes in one. `since` is the object as it is now,
+/// `standing` are the fields of the change that are as it has set them.
+pub fn would_make(
+    want: &Want,
+    change: &Change,
+    (since, standing): (Option<&AnyObject>, &[Vec<String>]),
+    slack: Duration,
+) -> bool {
+    let (old, new) = (change.old.as_ref(), change.new.as_ref());
+    let has_become = || satisfied(want, old, since, slack);
+    explains(want, old, new, slack)
+        || ((old.is_none() || touches(want, old, new)) && has_become())
+        || (!standing.is_empty() && since.is_some_and(|since| sets(want, standing, since, slack)))
 }
 
 fn pointer(path: &[String]) -> String {

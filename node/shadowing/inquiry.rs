@@ -1,15 +1,16 @@
-//! Of a change that no plan explains: would a controller here make it, had it not been made? If not, has the
-//! manager in charge made it?
+//! Of a change that no plan explains: would a controller here have made it in one of the moments before it?
+//! If not, has the manager in charge made it?
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use controllers_kit::{
     Answers, AnyObject, DynChange, Key, Reader, Resource, Snapshot, guard::guarded,
 };
+use kubernetes_proto::{Object, core::Pod};
 use serde_json::Value;
 use shadow::{
-    Answer, Change, Unwanted, Want, changed_fields, explains, nearest, satisfied, sets,
-    standing_fields, touches,
+    Answer, Candidate, Change, Deed, Objects, Unwanted, Want, changed_fields, nearest,
+    present_without, standing_fields, would_make,
 };
 
 use crate::{
@@ -21,7 +22,7 @@ use crate::{
 
 use super::{
     Shadow, by_unknown,
-    undone::{self, Undone},
+    past::{self, Past},
     who,
 };
 
@@ -29,6 +30,18 @@ use super::{
 const KEYS_MAX: usize = 16;
 /// A plan whose queries have no answer by then explains nothing this time.
 const ANSWERS_TIMEOUT: Duration = Duration::from_secs(5);
+/// A question that comes later than the change by this is also about the present: a timer may have ended.
+const LATER: Duration = Duration::from_secs(1);
+/// Fields of a pod's status that kubelets alone write, with all that they write beside them.
+const KUBELETS: [&str; 5] = [
+    "containerStatuses",
+    "ephemeralContainerStatuses",
+    "initContainerStatuses",
+    "podIPs",
+    "startTime",
+];
+/// Pods that a plan would delete instead of one, each compared with it.
+const EQUALS_MAX: usize = 4;
 /// A read of who has written an object.
 const WHO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Conditions of a pod by which somebody else than a controller deletes it.
@@ -94,12 +107,15 @@ pub(super) fn concerns(shared: &Shared, change: &Change) -> bool {
                 || is_deleted_by_others(newest))
         }
         // Kubelets write these all the time. Controllers say by conditions alone what they do.
-        (Act::UpdatesStatus, "pods" | "nodes") => paths.iter().any(|path| {
-            matches!(
-                path.get(1).map(String::as_str),
-                Some("conditions" | "resourceClaimStatuses" | "volumesAttached" | "phase")
-            )
-        }),
+        (Act::UpdatesStatus, "pods" | "nodes") => {
+            let fields = || paths.iter().filter_map(|path| path.get(1));
+            fields().any(|field| {
+                matches!(
+                    field.as_str(),
+                    "conditions" | "resourceClaimStatuses" | "volumesAttached" | "phase"
+                )
+            }) && !fields().any(|field| KUBELETS.contains(&field.as_str()))
+        }
         _ => true,
     }
 }
@@ -118,13 +134,15 @@ fn may(unit: &Unit, act: Act, resource: &Resource) -> bool {
         (is_all || rule.group == resource.group)
             // A rule for everything is that of the garbage collector and its like, which write no status.
             && (plural == resource.plural || (is_all && act != Act::UpdatesStatus))
-            && (is_all || of == part || (part.is_empty() && of == "scale"))
+            && (is_all
+                || of == part
+                || (part.is_empty() && of == "scale")
+                || (part == "status" && of == "approval"))
             && rule.verbs.iter().any(|verb| verbs.contains(verb))
     })
 }
 
 fn is_ending(shared: &Shared, namespace: &str) -> bool {
-    use controllers_kit::Object as _;
     let resource = kubernetes_proto::core::Namespace::resource();
     !namespace.is_empty()
         && shared
@@ -160,7 +178,7 @@ fn keys<'a>(shared: &'a Shared, act: Act, change: &Change) -> Vec<(&'a Unit, Key
     if act == Act::Deletes {
         ways.push((None, change.old.as_ref()));
     }
-    let mut found = Vec::new();
+    let (mut found, mut alone) = (Vec::new(), Vec::new());
     for unit in shared.units.iter().filter(|unit| may(unit, act, resource)) {
         let mut keys = BTreeSet::new();
         let mut add = |key: Key| {
@@ -199,7 +217,12 @@ fn keys<'a>(shared: &'a Shared, act: Act, change: &Change) -> Vec<(&'a Unit, Key
                 }
             }
         });
-        // A child may wake nobody, and be its owner's all the same.
+        // Neither its own status nor a child has to wake anybody.
+        if unit.primary().is_some_and(|primary| {
+            (primary.group, primary.plural) == (resource.group, resource.plural)
+        }) {
+            keys.insert(Key::of_meta(newest.metadata()));
+        }
         if let (Some(owner), Some(primary)) = (newest.metadata().controller(), unit.primary())
             && owner.kind == *primary.kind
         {
@@ -207,13 +230,41 @@ fn keys<'a>(shared: &'a Shared, act: Act, change: &Change) -> Vec<(&'a Unit, Key
             keys.insert(Key::new(namespace, owner.name.clone()));
         }
         found.extend(keys.into_iter().take(KEYS_MAX).map(|key| (unit, key)));
+        alone.extend(keys_of_no_object(shared, unit).map(|key| (unit, key)));
     }
-    found.truncate(KEYS_MAX);
-    found
+    // First those whose memory counts, which their own replica alone has.
+    alone.extend(found);
+    alone.truncate(KEYS_MAX);
+    alone
+}
+
+/// Keys that exist always, whatever there is: one that goes through all pods is woken by none of them.
+fn keys_of_no_object(shared: &Shared, unit: &Unit) -> impl Iterator<Item = Key> {
+    let mut keys = BTreeSet::new();
+    let of_start = unit
+        .subscriptions
+        .iter()
+        .filter_map(|one| Some((one, one.only_name?)));
+    for (one, name) in of_start {
+        if let Some(object) = shared.view.get(one.resource, "", name) {
+            let change = DynChange {
+                old: None,
+                new: Some(&object),
+                version: object.metadata().resource_version,
+            };
+            let _reported = guarded(|| {
+                (one.wake)(change, &*shared.view, &mut |key| {
+                    keys.insert(key);
+                });
+            });
+        }
+    }
+    keys.into_iter()
 }
 
 /// Of a change that no plan explains yet.
-pub(super) async fn ask(shared: &Arc<Shared>, shadow: &Shadow, change: &Change) -> Answer {
+pub(super) async fn ask(shared: &Arc<Shared>, shadow: &Shadow, candidate: &Candidate) -> Answer {
+    let change = &candidate.change;
     let (Some(newest), Some((act, paths))) = (change.newest(), act(change)) else {
         return Answer::NotTheirs;
     };
@@ -239,26 +290,43 @@ pub(super) async fn ask(shared: &Arc<Shared>, shadow: &Shadow, change: &Change) 
         return Answer::Overtaken;
     }
     let mut unwanted = by_unknown("kube-controller-manager");
+    let slack = shadow.options.patience;
+    let moments = super::locked(&shadow.history).moments(change);
+    // What takes a plan of its own here, as an adoption before a creation, upstream does at once. Of a
+    // deletion nobody says who has made it: where its object has been replaced, one is too many today.
+    let today = (act != Act::Deletes).then(|| present_without(change));
+    let made = Made {
+        change,
+        since: since.as_ref(),
+        standing: standing.as_deref().unwrap_or_default(),
+    };
     for (unit, key) in &keys {
         let descriptor = unit.controller.descriptor();
         let metrics = Arc::clone(&unit.metrics);
         let sender = Sender::new(&shared.replica, descriptor, metrics, &gate).as_replica();
-        let wants = planned(shared, shadow, (unit, key), change, &sender).await;
-        let slack = shadow.options.patience;
-        // Also what has become of the object since: the manager in charge may have gone in several steps
-        // where a plan of today goes in one.
-        let is_wanted = |want: &Want| {
-            let old = change.old.as_ref();
-            let fields = standing.as_deref().zip(since.as_ref());
-            let new = change.new.as_ref();
-            explains(want, old, new, slack)
-                || (touches(want, old, new) && satisfied(want, old, since.as_ref(), slack))
-                || (old.is_none() && satisfied(want, old, since.as_ref(), slack))
-                || fields.is_some_and(|(paths, since)| sets(want, paths, since, slack))
+        let mut of_key = OfKey {
+            shared,
+            shadow,
+            unit,
+            key,
+            age: candidate.age,
+            answers: Answers::new(),
+            first: Vec::new(),
         };
-        if wants.iter().any(is_wanted) {
+        for (at, objects) in moments.iter().enumerate() {
+            let later = (at == 0 && candidate.age > LATER).then_some(Duration::ZERO);
+            for age in [Some(candidate.age), later].into_iter().flatten() {
+                if of_key.would(&objects, age, &sender, &made).await {
+                    return Answer::Wanted(unit.name());
+                }
+            }
+        }
+        if let Some(objects) = &today
+            && of_key.would(objects, Duration::ZERO, &sender, &made).await
+        {
             return Answer::Wanted(unit.name());
         }
+        let wants = of_key.first;
         let places: Vec<_> = shadow::Place::of_object(newest)
             .into_iter()
             .flatten()
@@ -280,6 +348,7 @@ pub(super) async fn ask(shared: &Arc<Shared>, shadow: &Shadow, change: &Change) 
             "the manager in charge, or anybody else: the API server does not say who deletes";
         return Answer::Unwanted(Box::new(unwanted));
     }
+    let paths = who::parts(&paths, change);
     match is_theirs(shared, &gate, newest, act, &paths).await {
         true => Answer::Unwanted(Box::new(unwanted)),
         false => Answer::NotTheirs,
@@ -296,46 +365,158 @@ fn since(shared: &Shared, change: &Change) -> Option<AnyObject> {
     current.or_else(|| Some(Arc::clone(newest)))
 }
 
-/// What a controller would write had a change not been made.
-async fn planned(
-    shared: &Shared,
-    shadow: &Shadow,
-    (unit, key): (&Unit, &Key),
-    change: &Change,
-    sender: &Sender,
-) -> Vec<Want> {
-    let view = Undone::new(&*shared.view, change, &shadow.indexes);
-    let now = shared.clock.now();
-    let controller = &unit.controller;
-    let mut memory = shadow.memory(unit, key);
-    let none = Answers::new();
-    let queries = guarded(|| controller.ask(key, &Snapshot::new(&view, &none, now), &memory));
-    let queries = queries.unwrap_or_default();
-    let answers = match queries.is_empty() {
-        true => none,
-        false => {
-            let asked = ask::ask(
+/// A key that is planned as of moments in the past.
+struct OfKey<'a> {
+    shared: &'a Shared,
+    shadow: &'a Shadow,
+    unit: &'a Unit,
+    key: &'a Key,
+    /// How long ago the change was made: the key's memory is that of then.
+    age: Duration,
+    /// What the API server has answered, for all moments.
+    answers: Answers,
+    /// What the first plan that wants anything wants.
+    first: Vec<Want>,
+}
+
+/// A change, and what has become of it.
+struct Made<'a> {
+    change: &'a Change,
+    /// The object as it is now.
+    since: Option<&'a AnyObject>,
+    /// The fields that are as the change has set them.
+    standing: &'a [Vec<String>],
+}
+
+impl OfKey<'_> {
+    /// Whether the controller would have made a change with these objects, and so long ago.
+    async fn would(
+        &mut self,
+        objects: &Objects,
+        age: Duration,
+        sender: &Sender,
+        made: &Made<'_>,
+    ) -> bool {
+        let slack = self.shadow.options.patience;
+        let planned = self.planned(objects, age, sender).await;
+        let is_wanted =
+            |want: &Want| would_make(want, made.change, (made.since, made.standing), slack);
+        if planned.iter().any(is_wanted) {
+            return true;
+        }
+        let equal = self.deletes_an_equal(objects, age, sender, (made.change, &planned));
+        let is_equal = equal.await;
+        if self.first.is_empty() {
+            self.first = planned;
+        }
+        is_equal
+    }
+
+    /// What the controller would have written with these objects, and so long ago.
+    async fn planned(&mut self, objects: &Objects, age: Duration, sender: &Sender) -> Vec<Want> {
+        let (shared, controller, key) = (self.shared, &self.unit.controller, self.key);
+        let view = Past::new(&*shared.view, objects, &self.shadow.indexes);
+        let now = shared.clock.now();
+        let then = now.checked_sub(age).unwrap_or(now);
+        let began = shared.clock.monotonic().saturating_sub(self.age);
+        let mut memory = self.shadow.memory((self.unit, key), began);
+        let none = Answers::new();
+        let asked = guarded(|| controller.ask(key, &Snapshot::new(&view, &none, then), &memory));
+        let asked = asked.unwrap_or_default();
+        let mut new = asked.clone();
+        new.retain(|query| !self.answers.contains_key(query));
+        if !new.is_empty() {
+            let answers = ask::ask(
                 shared.writer.server(),
                 &*shared.keys,
                 &*shared.cloud,
                 now,
                 sender,
-                queries,
+                new,
             );
-            match tokio::time::timeout(ANSWERS_TIMEOUT, asked).await {
-                Ok(answers) => undone::answers(answers, change),
+            match tokio::time::timeout(ANSWERS_TIMEOUT, answers).await {
+                Ok(answers) => self.answers.extend(answers),
                 Err(_) => return Vec::new(),
             }
         }
-    };
-    let plan = guarded(|| {
-        let snapshot = Snapshot::new(&view, &answers, now);
-        controller.plan(key, &snapshot, &mut memory)
-    });
-    match plan {
-        Ok(Ok(plan)) => plan.actions().map(Want::of).collect(),
-        _ => Vec::new(),
+        let known = self.answers.iter();
+        let known = known.filter(|(query, _)| asked.contains(query));
+        let known = known.map(|(query, answer)| (query.clone(), answer.clone()));
+        let answers = past::answers(known.collect(), objects);
+        let plan = guarded(|| {
+            let snapshot = Snapshot::new(&view, &answers, then);
+            controller.plan(key, &snapshot, &mut memory)
+        });
+        match plan {
+            Ok(Ok(plan)) => plan.actions().map(Want::of).collect(),
+            _ => Vec::new(),
+        }
     }
+
+    /// Whether a plan would delete another pod of the same owner, and by its name alone: upstream's order
+    /// leaves open which of two pods goes that are alike. They exchange names and uids: where the plan then
+    /// deletes the same name, nothing else counts.
+    async fn deletes_an_equal(
+        &mut self,
+        objects: &Objects,
+        age: Duration,
+        sender: &Sender,
+        (change, planned): (&Change, &[Want]),
+    ) -> bool {
+        let Some(deleted) = change.old.as_ref().and_then(pod_of) else {
+            return false;
+        };
+        let owner = |pod: &Pod| pod.metadata().controller().map(|owner| owner.uid.clone());
+        let Some(of) = owner(deleted) else {
+            return false;
+        };
+        let resource = Pod::resource();
+        let place = |key: &Key| (resource.group, resource.plural, key.clone());
+        let others = {
+            let view = Past::new(&*self.shared.view, objects, &self.shadow.indexes);
+            let others = planned
+                .iter()
+                .filter(|want| want.deed == Deed::Delete && std::ptr::eq(want.resource, resource));
+            let found = others.filter_map(|want| {
+                let key = &want.key;
+                view.get(resource, &key.namespace, &key.name)
+            });
+            found.take(EQUALS_MAX).collect::<Vec<_>>()
+        };
+        for other in others {
+            let Some(other) = pod_of(&other).filter(|other| owner(other).as_ref() == Some(&of))
+            else {
+                continue;
+            };
+            let keys = [other, deleted].map(|pod| Key::of_meta(pod.metadata()));
+            let mut exchanged = objects.clone();
+            exchanged.insert(place(&keys[0]), Some(as_other(deleted, other)));
+            exchanged.insert(place(&keys[1]), Some(as_other(other, deleted)));
+            let planned = self.planned(&exchanged, age, sender).await;
+            let deletes = |key: &Key| {
+                let mut wants = planned.iter();
+                wants.any(|want| want.deed == Deed::Delete && want.key == *key)
+            };
+            if deletes(&keys[0]) && !deletes(&keys[1]) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// A pod, where an object is one of the whole pods that are watched.
+fn pod_of(object: &AnyObject) -> Option<&Pod> {
+    object.as_any().downcast_ref()
+}
+
+/// A pod under the name and uid of another one.
+fn as_other(pod: &Pod, other: &Pod) -> AnyObject {
+    let mut pod = pod.clone();
+    let of = other.metadata();
+    let meta = pod.metadata_mut();
+    (meta.name, meta.uid) = (of.name.clone(), of.uid.clone());
+    Arc::new(pod)
 }
 
 /// Whether the manager in charge has made a change, as far as the object says.

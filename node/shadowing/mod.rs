@@ -7,8 +7,8 @@
 //! that would write, is `node_cache::refuse_all_but`.
 
 mod inquiry;
+mod past;
 mod report;
-mod undone;
 mod who;
 
 use std::{
@@ -27,7 +27,7 @@ use futures::{StreamExt as _, stream::FuturesUnordered};
 use inspect::{SHADOW_SCHEMA, ShadowDifference};
 use node_options::ShadowOptions;
 use node_telemetry::metrics::Metrics;
-use shadow::{Answer, Candidate, Change, Comparison, Config, Unwanted, Verdict, Want};
+use shadow::{Answer, Candidate, Change, Comparison, Config, History, Unwanted, Verdict, Want};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -47,6 +47,8 @@ const CHANGES_MAX: usize = 50_000;
 const CHANGES_AT_ONCE: usize = 256;
 /// Memories of keys that are kept for plans of changes undone.
 const MEMORIES_MAX: usize = 20_000;
+/// Of them of one key, each of a time of its own.
+const MEMORIES_OF_KEY_MAX: usize = 6;
 /// Planned writes of resources that are not watched, each counted once.
 const UNCOMPARED_MAX: usize = 1_000;
 /// Changes that are asked about at once.
@@ -63,6 +65,7 @@ const SLOW: (&[&str], u32) = (
         "cronjob-controller",
         "garbage-collector-controller",
         "horizontal-pod-autoscaler-controller",
+        "job-controller",
         "legacy-serviceaccount-token-cleaner-controller",
         "node-lifecycle-controller",
         "persistentvolume-attach-detach-controller",
@@ -80,6 +83,9 @@ const SLOW: (&[&str], u32) = (
 
 /// Changes that are remembered, so that one that several stores of a resource show counts once.
 const SEEN_MAX: usize = 4_096;
+
+/// A key's memories, packed, and since when it has had each.
+type Memories = VecDeque<(Monotonic, Option<Vec<u8>>)>;
 
 /// The last changes, by the object's uid and the version of the change.
 #[derive(Default)]
@@ -110,7 +116,8 @@ pub struct Shadow {
     /// As the flags say.
     pub options: ShadowOptions,
     comparison: Mutex<Comparison>,
-    memories: Mutex<HashMap<(u16, Key), Vec<u8>>>,
+    history: Mutex<History>,
+    memories: Mutex<HashMap<(u16, Key), Memories>>,
     changes: mpsc::Sender<Change>,
     seen: Mutex<Seen>,
     waiting: Mutex<Option<mpsc::Receiver<Change>>>,
@@ -149,6 +156,7 @@ impl Shadow {
         metrics.is_shadow();
         Arc::new(Self {
             comparison: Mutex::new(Comparison::new(config)),
+            history: Mutex::default(),
             memories: Mutex::default(),
             changes,
             seen: Mutex::default(),
@@ -213,23 +221,34 @@ impl Shadow {
     }
 
     /// A key's memory as its next plan will find it.
-    pub fn remember(&self, unit: &Unit, key: &Key, memory: &Memory) {
+    pub fn remember(&self, (unit, key): (&Unit, &Key), memory: &Memory, now: Monotonic) {
         let packed = unit.pack(key, memory);
         let place = (unit.index, key.clone());
         let mut memories = locked(&self.memories);
-        match packed {
-            None => drop(memories.remove(&place)),
-            Some(packed) if memories.len() < MEMORIES_MAX || memories.contains_key(&place) => {
-                memories.insert(place, packed);
-            }
-            Some(_) => {}
+        if memories.len() >= MEMORIES_MAX && !memories.contains_key(&place) {
+            return;
+        }
+        let of_key = memories.entry(place).or_default();
+        if of_key.back().map(|(_, last)| last) != Some(&packed) {
+            of_key.push_back((now, packed));
+        }
+        // As of its first question the oldest change is asked about.
+        let is_old = |at: &Monotonic| *at + self.options.patience < now;
+        while of_key.len() > MEMORIES_OF_KEY_MAX || (of_key.len() > 1 && is_old(&of_key[1].0)) {
+            of_key.pop_front();
         }
     }
 
-    fn memory(&self, unit: &Unit, key: &Key) -> Memory {
-        let packed = locked(&self.memories)
-            .get(&(unit.index, key.clone()))
-            .cloned();
+    /// A key's memory as it was then.
+    fn memory(&self, (unit, key): (&Unit, &Key), then: Monotonic) -> Memory {
+        let packed = {
+            let memories = locked(&self.memories);
+            let of_key = memories.get(&(unit.index, key.clone()));
+            of_key.and_then(|of_key| {
+                let before = of_key.iter().rev().find(|(at, _)| *at <= then);
+                before.or(of_key.front())?.1.clone()
+            })
+        };
         packed.map_or_else(
             || unit.controller.new_memory(),
             |packed| unit.unpack(key, &packed, controllers_kit::SignedDuration::ZERO),
@@ -259,7 +278,9 @@ impl Shadow {
         let change = Change {
             old: change.old.cloned(),
             new: change.new.cloned(),
+            version: change.version,
         };
+        locked(&self.history).add(change.clone());
         if self.changes.try_send(change).is_err() {
             self.overflowed.fetch_add(1, Ordering::Relaxed);
         }
@@ -369,6 +390,7 @@ pub async fn follow(shared: Arc<Shared>) {
             }
             _ = ticks.tick() => {
                 let now = shared.clock.monotonic();
+                locked(&shadow.history).tick(now);
                 tick(&shared, &shadow, now);
                 due.extend(newly_due(&shadow, now, &due));
             }
@@ -390,7 +412,7 @@ async fn asked(
     shadow: &Arc<Shadow>,
     candidate: Candidate,
 ) -> (Candidate, Answer) {
-    let answer = inquiry::ask(shared, shadow, &candidate.change).await;
+    let answer = inquiry::ask(shared, shadow, &candidate).await;
     (candidate, answer)
 }
 

@@ -1,6 +1,7 @@
 //! Who has written the fields that a change has changed, by the object's `managedFields`.
 
 use serde_json::Value;
+use shadow::Change;
 
 /// The field manager of the manager in charge, of a fleet at work too.
 const MANAGER: &str = "kube-controller-manager";
@@ -15,6 +16,40 @@ pub fn has_made(object: &Value) -> bool {
         is_manager(entry)
     });
     any && all
+}
+
+/// The fields of a change, lists of conditions by the conditions that have changed: each has an owner of its
+/// own.
+pub fn parts(paths: &[Vec<String>], change: &Change) -> Vec<Vec<String>> {
+    let (Some(old), Some(new)) = (&change.old, &change.new) else {
+        return paths.to_vec();
+    };
+    let (old, new) = (old.to_json(), new.to_json());
+    let mut parts = Vec::new();
+    for path in paths {
+        let conditions = |object: &Value| -> Vec<Value> {
+            let mut at = object;
+            for part in path {
+                at = &at[part];
+            }
+            at.as_array().cloned().unwrap_or_default()
+        };
+        if path.last().is_none_or(|last| last != "conditions") {
+            parts.push(path.clone());
+            continue;
+        }
+        let (before, after) = (conditions(&old), conditions(&new));
+        for condition in before.iter().chain(&after) {
+            let kind = text(condition, "type");
+            let same = |all: &[Value]| all.iter().find(|one| text(one, "type") == kind).cloned();
+            let part = format!("k:{}", serde_json::json!({"type": kind}));
+            let path = [path.as_slice(), &[part]].concat();
+            if same(&before) != same(&after) && !parts.contains(&path) {
+                parts.push(path);
+            }
+        }
+    }
+    parts
 }
 
 /// Whether the manager in charge owns one of these fields: it has written it last.
@@ -37,21 +72,24 @@ fn text<'a>(entry: &'a Value, field: &str) -> &'a str {
     entry[field].as_str().unwrap_or_default()
 }
 
-/// Whether a set of fields has a path, or ends above it: what is owned as a whole is not taken apart.
+/// Whether a set of fields has a path. A map of which others have taken over all fields stays behind as an
+/// empty one, so that what is below an empty one is nobody's: of a map that is set as a whole it can't be
+/// known.
 fn owns(fields: &Value, path: &[String]) -> bool {
     let mut at = fields;
-    for (depth, part) in path.iter().enumerate() {
-        match at.get(format!("f:{part}")) {
-            Some(below) => at = below,
-            None => {
-                let is_leaf = at
-                    .as_object()
-                    .is_some_and(|below| below.keys().all(|key| key == "."));
-                return depth > 0 && is_leaf;
+    path.iter().all(|part| {
+        let name = match part.starts_with("k:") {
+            true => part.clone(),
+            false => format!("f:{part}"),
+        };
+        match at.get(name) {
+            Some(below) => {
+                at = below;
+                true
             }
+            None => false,
         }
-    }
-    true
+    })
 }
 
 #[cfg(test)]
@@ -67,13 +105,19 @@ mod tests {
             {"manager": "kube-controller-manager", "operation": "Update", "subresource": "status",
              "fieldsV1": {"f:status": {"f:replicas": {}, "f:conditions": {".": {}, "k:{\"type\":\"Ready\"}": {}}}}},
             {"manager": "kube-controller-manager", "operation": "Update",
-             "fieldsV1": {"f:metadata": {"f:annotations": {".": {}, "f:deployment.kubernetes.io/revision": {}}}}},
+             "fieldsV1": {"f:metadata": {"f:annotations": {".": {}, "f:deployment.kubernetes.io/revision": {}},
+                                              "f:labels": {".": {}}}}},
         ]}});
         let path = |parts: &[&str]| vec![parts.iter().map(|part| (*part).to_owned()).collect()];
         for (parts, written) in [
             (&["spec", "replicas"][..], false),
             (&["status", "replicas"], true),
             (&["status", "conditions"], true),
+            (&["status", "conditions", "k:{\"type\":\"Ready\"}"], true),
+            (
+                &["status", "conditions", "k:{\"type\":\"Approved\"}"],
+                false,
+            ),
             (&["status", "readyReplicas"], false),
             (
                 &[
@@ -84,7 +128,9 @@ mod tests {
                 true,
             ),
             (&["metadata", "annotations", "other"], false),
-            (&["status", "replicas", "deeper"], true),
+            // It has made the map, of which others have set this.
+            (&["metadata", "labels", "app"], false),
+            (&["status", "replicas", "deeper"], false),
         ] {
             assert_eq!(has_written(&object, &path(parts)), written, "{parts:?}");
         }

@@ -7,27 +7,55 @@ use anyhow::Result;
 use harness::ControlPlane;
 use inspect::ShadowDifference;
 
-/// Resource, namespace and name.
-pub(super) type Deleted = BTreeSet<(String, String, String)>;
+/// What the audit log says that no shadow can see.
+#[derive(Default)]
+pub(super) struct Unseen {
+    /// What somebody else than kube-controller-manager has deleted or evicted: resource, namespace and name.
+    deleted: BTreeSet<(String, String, String)>,
+    /// Namespaces in which the API server has refused kube-controller-manager a creation.
+    refused: BTreeSet<String>,
+}
 
-/// What somebody else than kube-controller-manager has deleted or evicted, by the audit log.
-pub(super) fn deleted_by_others(control_plane: &ControlPlane) -> Result<Deleted> {
-    let mut deleted = Deleted::new();
+/// Reads the audit log.
+pub(super) fn unseen(control_plane: &ControlPlane) -> Result<Unseen> {
+    let mut unseen = Unseen::default();
     control_plane.audit().read(|record| {
         let object = record.object();
+        let by_upstream = record.user_agent.starts_with("kube-controller-manager/");
         let deletes = record.verb == "delete" || object.subresource == "eviction";
-        if deletes && !record.user_agent.starts_with("kube-controller-manager/") {
-            deleted.insert((object.resource, object.namespace, object.name));
+        if deletes && !by_upstream {
+            let place = (object.resource, object.namespace, object.name);
+            unseen.deleted.insert(place);
+        } else if record.verb == "create"
+            && by_upstream
+            && record.code().is_some_and(|code| code >= 400)
+        {
+            unseen.refused.insert(object.namespace);
         }
     })?;
-    Ok(deleted)
+    Ok(unseen)
 }
 
 /// Why a difference is none.
-pub(super) fn excuse(one: &ShadowDifference, deleted: &Deleted) -> Option<&'static str> {
+pub(super) fn excuse(one: &ShadowDifference, unseen: &Unseen) -> Option<&'static str> {
     let plural = one.resource.split('.').next().unwrap_or_default();
     let object = (plural.to_owned(), one.namespace.clone(), one.name.clone());
-    let by_suite =
-        one.kind == "extra" && one.write.starts_with("delete ") && deleted.contains(&object);
-    by_suite.then_some("the suite has deleted it")
+    let is_deletion = one.kind == "extra" && one.write.starts_with("delete ");
+    if is_deletion && unseen.deleted.contains(&object) {
+        return Some("the suite has deleted it");
+    }
+    // A name that is taken is counted in the owner's status.
+    let counts = one.kind == "extra" && one.resource.starts_with("deployments");
+    let follows_refusal = one.kind == "missing" || counts;
+    if follows_refusal && unseen.refused.contains(&one.namespace) {
+        return Some("the API server has refused it to upstream");
+    }
+    if (&*one.kind, &*one.controller) == ("missing", "daemonset-controller")
+        && one.field.starts_with("status.")
+    {
+        return Some(
+            "upstream counts a node that is gone until something else wakes the DaemonSet",
+        );
+    }
+    None
 }

@@ -10,7 +10,7 @@ use harness::{ControlPlane, Replica, run_test, until};
 use inspect::{AGREED, DIFFERS, Shadow, ShadowDifference, UNDECIDED};
 use serde_json::{Value, json};
 
-use super::{NAMESPACE, prepared, report, shadow, upstream, written};
+use super::{NAMESPACE, SOON, prepared, report, shadow, upstream, written};
 use crate::support::{PATIENCE, POLL, alone};
 
 /// A fault is found within the patience of slow controllers, and what upstream takes.
@@ -410,7 +410,7 @@ async fn plant(control_plane: &ControlPlane, fault: &Fault) -> Result<String> {
 
 async fn play(control_plane: &ControlPlane, group: &Group, lost: &mut Vec<String>) -> Result<()> {
     let mut kcm = upstream(control_plane, &group.kcm).await?;
-    let mut replicas = shadow(control_plane, &group.shadow, 1).await?;
+    let mut replicas = shadow(control_plane, &group.shadow, 1, SOON).await?;
     let mut namespaces = Vec::new();
     for fault in &group.faults {
         namespaces.push(plant(control_plane, fault).await?);
@@ -483,7 +483,7 @@ fn without_anybody_in_charge_there_is_no_verdict() {
         let control_plane = prepared(5).await?;
         let flags = vec![controllers(&[])];
         let mut kcm = upstream(&control_plane, &flags).await?;
-        let mut replicas = shadow(&control_plane, &flags, 1).await?;
+        let mut replicas = shadow(&control_plane, &flags, 1, SOON).await?;
         let namespace = control_plane.namespace("agreed").await?;
         let apply = ["-n", namespace.as_str(), "create"];
         let object = workload("apps/v1", "Deployment", &json!({"replicas": 1})).to_string();

@@ -24,10 +24,14 @@ use crate::support::{PATIENCE, POLL, beside};
 pub(crate) const NAMESPACE: &str = "manifold-shadow";
 /// Whom `deploy/shadow` gives its rights.
 pub(crate) const USER: &str = "system:serviceaccount:manifold-shadow:manifold-shadow";
-/// How long upstream may take: its slowest answers here take some seconds.
-const PATIENCE_FLAG: &str = "--shadow-patience=12s";
+/// How long upstream may take, in seconds: its slowest answers here take some.
+const SOON: u32 = 12;
+/// The same in all scenarios: pods are collected every 20 seconds, by each manager at moments of its own.
+const IN_ALL: u32 = 25;
 /// Until all that is waited for is decided: five times the patience, and a margin.
-const DECIDED: Duration = Duration::from_secs(90);
+fn decided_within(patience: u32) -> Duration {
+    Duration::from_secs(u64::from(patience) * 5 + 30)
+}
 /// Replicas of the shadow.
 const REPLICAS: usize = 2;
 
@@ -85,6 +89,7 @@ pub(crate) async fn shadow(
     control_plane: &ControlPlane,
     flags: &[String],
     count: usize,
+    patience: u32,
 ) -> Result<Vec<Replica>> {
     let identity = control_plane.authority().client(USER, None)?;
     let kubeconfig = control_plane.kubeconfig_of(USER, &identity)?;
@@ -94,7 +99,7 @@ pub(crate) async fn shadow(
         .namespace(NAMESPACE)
         .name_prefix("shadow")
         .arg("--shadow")
-        .arg(PATIENCE_FLAG);
+        .arg(format!("--shadow-patience={patience}s"));
     let fleet = flags.iter().fold(fleet, |fleet, flag| fleet.arg(flag));
     let replicas = fleet.build().await?.start_all(count).await?;
     until(
@@ -120,10 +125,10 @@ pub(crate) async fn report(replica: &Replica) -> Result<Shadow> {
 }
 
 /// The report once nothing is waited for any more.
-async fn decided(replica: &Replica) -> Result<Shadow> {
+async fn decided(replica: &Replica, patience: u32) -> Result<Shadow> {
     let found = until(
         "all is decided",
-        DECIDED,
+        decided_within(patience),
         Duration::from_secs(1),
         || async {
             let found = report(replica).await?;
@@ -164,13 +169,18 @@ pub(crate) fn written(control_plane: &ControlPlane) -> Result<(usize, Vec<String
 }
 
 /// Plays scenarios of one set of controllers under upstream; what differs and is not excused.
-async fn play(side: &Side, among: Among, chosen: &[Scenario]) -> Result<Vec<ShadowDifference>> {
+async fn play(
+    side: &Side,
+    among: Among,
+    chosen: &[Scenario],
+    patience: u32,
+) -> Result<Vec<ShadowDifference>> {
     let flags = flags(among);
     let plays = side.prepared(chosen).await;
     let mut kcm = upstream(&side.control_plane, &flags).await?;
-    let mut replicas = shadow(&side.control_plane, &flags, REPLICAS).await?;
+    let mut replicas = shadow(&side.control_plane, &flags, REPLICAS, patience).await?;
     let outcomes = side.run(plays).await;
-    let found = decided(&replicas[0]).await?;
+    let found = decided(&replicas[0], patience).await?;
     println!("shadow: {among:?}:\n{}", found.text());
     for (scenario, outcome) in chosen.iter().zip(&outcomes) {
         if let Some(why) = &outcome.failed {
@@ -193,10 +203,10 @@ async fn play(side: &Side, among: Among, chosen: &[Scenario]) -> Result<Vec<Shad
         replica.terminate(PATIENCE).await?;
     }
     kcm.process().terminate(PATIENCE).await?;
-    let deleted = excuses::deleted_by_others(&side.control_plane)?;
+    let unseen = excuses::unseen(&side.control_plane)?;
     let mut unexplained = Vec::new();
     for one in found.differences {
-        match excuses::excuse(&one, &deleted) {
+        match excuses::excuse(&one, &unseen) {
             Some(why) => println!("shadow: excused ({why}): {} {}", one.write, one.name),
             None => unexplained.push(one),
         }
@@ -206,13 +216,13 @@ async fn play(side: &Side, among: Among, chosen: &[Scenario]) -> Result<Vec<Shad
 
 /// Plays scenarios of any sets; what differs and is not excused. By the audit log the shadow must have
 /// written nothing but its own.
-async fn played(chosen: &[Scenario]) -> Result<Vec<ShadowDifference>> {
+async fn played(chosen: &[Scenario], patience: u32) -> Result<Vec<ShadowDifference>> {
     let mut unexplained = Vec::new();
     for (api_server, chosen) in by_api_server(chosen) {
         let side = Side::start("shadow", api_server).await?;
         rights(&side.control_plane).await?;
         for (among, chosen) in by_controllers(chosen) {
-            unexplained.extend(play(&side, among, chosen).await?);
+            unexplained.extend(play(&side, among, chosen, patience).await?);
         }
         let (own, others) = written(&side.control_plane)?;
         println!("shadow: {own} writes of its own Leases, report and reviews");
@@ -246,7 +256,7 @@ fn a_shadow_compares_and_writes_nothing_but_its_own() {
     let chosen = chosen(|name| SELECTION.contains(&name));
     let names: Vec<&str> = chosen.iter().map(|one| one.name.as_str()).collect();
     assert_eq!(names.len(), SELECTION.len(), "some are renamed: {names:?}");
-    run_test(async { played(&chosen).await.map(drop) });
+    run_test(async { played(&chosen, SOON).await.map(drop) });
 }
 
 #[test]
@@ -262,7 +272,7 @@ fn what_a_shadow_plans_is_what_upstream_does_in_all_scenarios() {
         "MANIFOLD_PARITY={wanted} names no scenario"
     );
     run_test(async {
-        let unexplained = played(&chosen).await?;
+        let unexplained = played(&chosen, IN_ALL).await?;
         ensure!(unexplained.is_empty(), "{unexplained:#?}");
         Ok(())
     });

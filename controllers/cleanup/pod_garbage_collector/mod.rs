@@ -19,7 +19,7 @@ use controllers_kit::{
 };
 use kubernetes_proto::{
     Object,
-    core::{Namespace, Node, Pod},
+    core::{Node, Pod},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -32,8 +32,6 @@ const QUARANTINE: SignedDuration = SignedDuration::from_secs(40);
 const NODES_ASKED_MAX: usize = 500;
 /// A failing pod must not keep the others waiting beyond the next reconcile.
 const RETRY_MAX: Duration = Duration::from_secs(20);
-/// It exists in every cluster: seeing it starts the key's first reconcile at its owner.
-const ALWAYS_THERE: &str = "kube-system";
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 const DELETED: &str = "pod_gc_collector_force_delete_pods_total";
 const ERRORS: &str = "pod_gc_collector_force_delete_pod_errors_total";
@@ -147,6 +145,7 @@ impl Controller for PodGarbageCollector {
                 &["namespace", "reason"],
                 "Forced deletions of pods that failed.",
             )
+            .remembers_what_it_sees()
             .reads_live::<Node>()
             .writes::<Pod>(&["delete"])
             .writes_status::<Pod>()
@@ -160,9 +159,7 @@ impl Controller for PodGarbageCollector {
     }
 
     fn watch(&self, on: &mut Watches) {
-        on.kind::<Namespace>()
-            .only_named(ALWAYS_THERE)
-            .wakes(|_, _| vec![only_key()]);
+        on.always(|| vec![only_key()]);
         // Reconciled every 20 s, as upstream does: waking at each change would examine every pod for each
         // of them.
         on.kind::<Pod>();

@@ -1,89 +1,78 @@
-//! The cache as it would be had one change not been made.
+//! The cache as it was at a moment before.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use controllers_kit::{
     Answer, Answers, AnyObject, Catalogue, Index, Key, Query, Reader, Resource, Standing,
 };
 use kubernetes_proto::Partial;
 use serde_json::Value;
+use shadow::Objects;
 
-use shadow::Change;
-
-/// A reader that shows the object of a change as it was before.
-pub struct Undone<'a> {
+/// A reader that shows some objects as they were.
+pub struct Past<'a> {
     view: &'a dyn Reader,
-    change: &'a Change,
+    objects: &'a Objects,
     /// What the controllers' indexes say of an object.
     indexes: &'a [Index],
 }
 
-impl<'a> Undone<'a> {
-    /// Over a cache that may show the change.
-    pub fn new(view: &'a dyn Reader, change: &'a Change, indexes: &'a [Index]) -> Self {
+impl<'a> Past<'a> {
+    /// Over a cache that shows the present.
+    pub fn new(view: &'a dyn Reader, objects: &'a Objects, indexes: &'a [Index]) -> Self {
         Self {
             view,
-            change,
+            objects,
             indexes,
         }
     }
 
-    fn newest(&self) -> Option<&AnyObject> {
-        self.change.newest()
+    /// What there was under a name, as a store of this resource has it; `None` where that is as it is now.
+    fn before(
+        &self,
+        resource: &'static Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Option<Option<AnyObject>> {
+        let key = Key::new(namespace, name);
+        let before = self.objects.get(&(resource.group, resource.plural, key))?;
+        as_held(resource, before.as_ref())
     }
 
-    /// Whether a store may hold the object.
-    fn holds(&self, resource: &'static Resource) -> bool {
-        self.newest().is_some_and(|object| {
-            let of = object.resource();
-            (of.group, of.plural) == (resource.group, resource.plural)
-                && (std::ptr::eq(of, resource) || resource.metadata_only)
-        })
-    }
-
-    fn is_it(&self, namespace: &str, name: &str) -> bool {
-        self.newest().is_some_and(|object| {
-            let meta = object.metadata();
-            &*meta.namespace == namespace && &*meta.name == name
-        })
-    }
-
-    /// The object before, as a store of this resource has it.
-    fn before(&self, resource: &'static Resource) -> Option<AnyObject> {
-        let old = self.change.old.as_ref()?;
-        Some(match std::ptr::eq(old.resource(), resource) {
-            true => Arc::clone(old),
-            false => Arc::new(Partial::new(resource, old.metadata().clone())),
-        })
+    /// All that was different of a resource, as a store of it has it.
+    fn changed(
+        &self,
+        resource: &'static Resource,
+    ) -> impl Iterator<Item = (&Key, Option<AnyObject>)> {
+        let of = (resource.group, resource.plural);
+        self.objects
+            .iter()
+            .filter(move |((group, plural, _), _)| (*group, *plural) == of)
+            .filter_map(move |((_, _, key), before)| {
+                Some((key, as_held(resource, before.as_ref())?))
+            })
     }
 
     fn corrected(
         &self,
         resource: &'static Resource,
         mut all: Vec<AnyObject>,
-        belongs: bool,
+        belongs: impl Fn(&AnyObject) -> bool,
     ) -> Vec<AnyObject> {
-        if !self.holds(resource) {
+        let changed: BTreeMap<&Key, Option<AnyObject>> = self.changed(resource).collect();
+        if changed.is_empty() {
             return all;
         }
-        all.retain(|object| {
-            let meta = object.metadata();
-            !self.is_it(&meta.namespace, &meta.name)
-        });
-        if belongs && let Some(before) = self.before(resource) {
-            let place = |object: &AnyObject| Key::of_meta(object.metadata());
-            let at = all.partition_point(|one| place(one) < place(&before));
-            all.insert(at, before);
-        }
+        all.retain(|object| !changed.contains_key(&Key::of_meta(object.metadata())));
+        let before = changed.into_values().flatten();
+        all.extend(before.filter(belongs));
+        all.sort_by_key(|object| Key::of_meta(object.metadata()));
         all
     }
 
-    /// Whether an index lists the object before under a value.
-    fn is_listed(&self, resource: &'static Resource, index: &str, value: &str) -> bool {
-        let Some(before) = self.before(resource) else {
-            return false;
-        };
-        let meta = before.metadata();
+    /// Whether an index lists an object under a value.
+    fn is_listed(&self, object: &AnyObject, index: &str, value: &str) -> bool {
+        let meta = object.metadata();
         match index {
             Index::OWNER => meta.controller().is_some_and(|owner| &*owner.uid == value),
             Index::DEPENDENTS => meta
@@ -93,25 +82,40 @@ impl<'a> Undone<'a> {
             _ => self
                 .indexes
                 .iter()
-                .filter(|one| one.name == index && std::ptr::eq(one.resource, resource))
-                .any(|one| (one.values)(&*before).iter().any(|found| &**found == value)),
+                .filter(|one| one.name == index && std::ptr::eq(one.resource, object.resource()))
+                .any(|one| {
+                    (one.values)(&**object)
+                        .iter()
+                        .any(|found| &**found == value)
+                }),
         }
     }
 }
 
-impl Reader for Undone<'_> {
-    fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Option<AnyObject> {
-        match self.holds(resource) && self.is_it(namespace, name) {
-            true => self.before(resource),
-            false => self.view.get(resource, namespace, name),
+/// An object of the past as a store of a resource holds it; `None` where that can't be known.
+fn as_held(resource: &'static Resource, before: Option<&AnyObject>) -> Option<Option<AnyObject>> {
+    match before {
+        None => Some(None),
+        Some(object) if std::ptr::eq(object.resource(), resource) => Some(Some(Arc::clone(object))),
+        Some(object) if resource.metadata_only => {
+            let partial = Partial::new(resource, object.metadata().clone());
+            Some(Some(Arc::new(partial)))
         }
+        Some(_) => None,
+    }
+}
+
+impl Reader for Past<'_> {
+    fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Option<AnyObject> {
+        self.before(resource, namespace, name)
+            .unwrap_or_else(|| self.view.get(resource, namespace, name))
     }
 
     fn list(&self, resource: &'static Resource, namespace: Option<&str>) -> Vec<AnyObject> {
-        let belongs = self.newest().is_some_and(|object| {
+        let all = self.view.list(resource, namespace);
+        self.corrected(resource, all, |object| {
             namespace.is_none_or(|namespace| &*object.metadata().namespace == namespace)
-        });
-        self.corrected(resource, self.view.list(resource, namespace), belongs)
+        })
     }
 
     fn indexed(
@@ -121,8 +125,7 @@ impl Reader for Undone<'_> {
         value: &str,
     ) -> Vec<AnyObject> {
         let all = self.view.indexed(resource, index, value);
-        let belongs = self.holds(resource) && self.is_listed(resource, index, value);
-        self.corrected(resource, all, belongs)
+        self.corrected(resource, all, |object| self.is_listed(object, index, value))
     }
 
     fn catalogue(&self) -> Arc<Catalogue> {
@@ -130,18 +133,15 @@ impl Reader for Undone<'_> {
     }
 
     fn gone(&self, uid: &str) -> bool {
-        let is_back = self
-            .change
-            .old
-            .as_ref()
-            .is_some_and(|old| &*old.metadata().uid == uid);
+        let mut there = self.objects.values().flatten();
+        let is_back = there.any(|before| &*before.metadata().uid == uid);
         !is_back && self.view.gone(uid)
     }
 
     fn name_used(&self, resource: &'static Resource, namespace: &str, name: &str) -> bool {
-        match self.holds(resource) && self.is_it(namespace, name) {
-            true => self.change.old.is_some(),
-            false => self.view.name_used(resource, namespace, name),
+        match self.before(resource, namespace, name) {
+            Some(before) => before.is_some(),
+            None => self.view.name_used(resource, namespace, name),
         }
     }
 
@@ -171,19 +171,16 @@ impl Reader for Undone<'_> {
     }
 }
 
-/// The answers to queries had a change not been made: live reads of its object find it as it was before.
-pub fn answers(mut answers: Answers, change: &Change) -> Answers {
-    let Some(newest) = change.newest() else {
-        return answers;
-    };
-    let (of, at) = (newest.resource(), Key::of_meta(newest.metadata()));
+/// The answers to queries at a moment: live reads find its objects as they were.
+pub fn answers(mut answers: Answers, objects: &Objects) -> Answers {
     for (query, answer) in &mut answers {
-        match query {
-            Query::Live { resource, key }
-                if *key == at && (resource.group, resource.plural) == (of.group, of.plural) => {}
-            _ => continue,
-        }
-        *answer = match &change.old {
+        let Query::Live { resource, key } = query else {
+            continue;
+        };
+        let Some(before) = objects.get(&(resource.group, resource.plural, key.clone())) else {
+            continue;
+        };
+        *answer = match before {
             None => Answer::Missing,
             Some(old) => {
                 let old = old.to_json();
@@ -224,6 +221,14 @@ mod tests {
         .collect()
     }
 
+    /// One change undone.
+    fn undone(old: Option<&AnyObject>, new: Option<&AnyObject>) -> Objects {
+        let object = new.or(old).unwrap();
+        let key = Key::of_meta(object.metadata());
+        let resource = object.resource();
+        Objects::from([((resource.group, resource.plural, key), old.cloned())])
+    }
+
     #[test]
     fn the_object_of_a_change_is_as_it_was_and_all_else_as_it_is() {
         let version = |name: &str, version: u64| {
@@ -250,9 +255,9 @@ mod tests {
                 vec![before[0].clone(), "c 5".to_owned()],
             ),
         ] {
-            let change = Change { old, new };
-            let undone = Undone::new(&world, &change, &[]);
-            assert_eq!(shown(&undone), expected);
+            let objects = undone(old.as_ref(), new.as_ref());
+            let past = Past::new(&world, &objects, &[]);
+            assert_eq!(shown(&past), expected);
         }
     }
 
@@ -274,12 +279,9 @@ mod tests {
             (Some(&before), None, Answer::Missing, live(&before)),
             (Some(&before), Some(&after), live(&after), live(&before)),
         ] {
-            let change = Change {
-                old: old.cloned(),
-                new: new.cloned(),
-            };
+            let objects = undone(old, new);
             let read = Answers::from([(query("a"), read), (query("b"), Answer::Missing)]);
-            let found = answers(read, &change);
+            let found = answers(read, &objects);
             assert_eq!(found[&query("a")], expected);
             assert_eq!(found[&query("b")], Answer::Missing);
         }

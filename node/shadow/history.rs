@@ -1,0 +1,120 @@
+//! What the watches have shown of late, so that a plan can be made as of a moment that has passed.
+//!
+//! Versions order the changes of all resources: they are revisions of one etcd. (Only Events may be kept in
+//! another one, and they are not watched here.)
+
+use std::collections::{BTreeMap, HashMap};
+
+use controllers_kit::{AnyObject, Key};
+
+use crate::{ASKED_AGAIN, Change, HISTORY_MAX, LAG_MAX, MOMENTS_MAX, Now};
+
+/// Group, resource and key of an object.
+pub type Name = (&'static str, &'static str, Key);
+
+/// Objects as they were at a moment, of those that have changed since; `None` for what was not there.
+pub type Objects = HashMap<Name, Option<AnyObject>>;
+
+fn name(object: &AnyObject) -> Name {
+    let resource = object.resource();
+    let key = Key::of_meta(object.metadata());
+    (resource.group, resource.plural, key)
+}
+
+/// The object of a change as it was before.
+fn undone_by(change: &Change) -> Option<(Name, Option<AnyObject>)> {
+    let object = change.newest()?;
+    Some((name(object), change.old.clone()))
+}
+
+/// What is now, without one change.
+pub fn present_without(change: &Change) -> Objects {
+    undone_by(change).into_iter().collect()
+}
+
+/// The last changes. Bound: [`HISTORY_MAX`] changes, none older than the last question about one may need.
+#[derive(Default)]
+pub struct History {
+    /// By version, and by a number of their own where a version has several.
+    changes: BTreeMap<(u64, u64), (Now, Change)>,
+    next: u64,
+    now: Now,
+}
+
+impl History {
+    /// Remembers a change.
+    pub fn add(&mut self, change: Change) {
+        self.next += 1;
+        let at = (change.version, self.next);
+        self.changes.insert(at, (self.now, change));
+        if self.changes.len() > HISTORY_MAX {
+            self.changes.pop_first();
+        }
+    }
+
+    /// Time has passed; old changes are forgotten.
+    pub fn tick(&mut self, now: Now) {
+        self.now = now;
+        let age_max = ASKED_AGAIN[ASKED_AGAIN.len() - 1] * 2 + LAG_MAX;
+        while let Some(oldest) = self.changes.first_entry()
+            && oldest.get().0 + age_max < now
+        {
+            oldest.remove();
+        }
+    }
+
+    /// The moments in which a manager may have decided on a change, the latest first: right before it, and
+    /// before each of the changes of its namespace that its caches may not have shown yet.
+    pub fn moments(&self, of: &Change) -> Moments {
+        let Some(object) = of.newest() else {
+            return Moments::default();
+        };
+        let namespace = &object.metadata().namespace;
+        let is_near = |change: &Change| {
+            let others = change.newest().map(|object| &object.metadata().namespace);
+            others.is_some_and(|others| {
+                namespace.is_empty() || others.is_empty() || others == namespace
+            })
+        };
+        let near = |(_, (_, change)): &(&(u64, u64), &(Now, Change))| is_near(change);
+        let since = self.changes.range((of.version, 0)..);
+        let mut undone: Vec<_> = since
+            .rev()
+            .filter(near)
+            .filter_map(|(_, (_, change))| undone_by(change))
+            .collect();
+        // It may have been forgotten.
+        undone.extend(undone_by(of));
+        let mut ends = vec![undone.len()];
+        let before = self.changes.range(..(of.version, 0)).rev().filter(near);
+        let mut latest: Option<Now> = None;
+        for (_, (seen, change)) in before.take(MOMENTS_MAX - 1) {
+            let latest = *latest.get_or_insert(*seen);
+            if seen.saturating_add(LAG_MAX) < latest {
+                break;
+            }
+            undone.extend(undone_by(change));
+            ends.push(undone.len());
+        }
+        Moments { undone, ends }
+    }
+}
+
+/// Moments in the past.
+#[derive(Default)]
+pub struct Moments {
+    /// Objects before each change, the latest change first.
+    undone: Vec<(Name, Option<AnyObject>)>,
+    /// How many changes are undone at each moment.
+    ends: Vec<usize>,
+}
+
+impl Moments {
+    /// The objects of each moment, the latest first.
+    pub fn iter(&self) -> impl Iterator<Item = Objects> {
+        self.ends.iter().map(|end| {
+            // The earliest of an object's changes comes last, and what was before it counts.
+            self.undone[..*end].iter().cloned().collect()
+        })
+    }
+}
