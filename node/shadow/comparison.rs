@@ -493,6 +493,11 @@ impl Comparison {
         self.dropped
     }
 
+    /// Whether somebody is in charge, as of the last tick: what changes before it is not compared.
+    pub fn is_led(&self) -> bool {
+        self.is_led
+    }
+
     /// The time in which somebody was in charge.
     fn effective(&self, now: Now) -> Now {
         let idle = match self.is_led {
@@ -567,10 +572,13 @@ impl Comparison {
         };
         let uid = &new.metadata().uid;
         let of_same = |one: &Waiting| {
-            let (Some(_), Some(after)) = (&one.change.old, &one.change.new) else {
+            let (Some(before), Some(after)) = (&one.change.old, &one.change.new) else {
                 return false;
             };
-            after.metadata().uid == *uid
+            // A deletion is one, however its grace period ends.
+            let begins_to_end =
+                after.metadata().is_terminating() && !before.metadata().is_terminating();
+            after.metadata().uid == *uid && !begins_to_end
         };
         if !self.waiting.values().any(of_same) {
             return Vec::new();

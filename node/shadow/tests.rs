@@ -689,3 +689,37 @@ fn the_history_has_a_bound() {
     let moments = moments(&history, &first);
     assert_eq!(moments, [vec!["a@5", "b@0"]]);
 }
+
+#[test]
+fn a_write_that_is_waited_for_is_no_reason_why_its_object_is_gone() {
+    let mut comparison = comparison();
+    comparison.planned(ROLLER, &key(), labelled("old", "web"), secs(1));
+    assert_eq!(
+        kinds(comparison.observed(deleted(), true, secs(2))),
+        [Kind::Agreed]
+    );
+    assert_eq!(comparison.unexplained(), 1);
+    let want = &labelled("old", "web")[0];
+    assert!(satisfied(want, deleted().old.as_ref(), None, secs(60)));
+    assert!(!explains(want, deleted().old.as_ref(), None, secs(60)));
+}
+
+#[test]
+fn a_deletion_is_not_overtaken_by_the_end_of_its_grace_period() {
+    let ending = |seconds: Option<i64>| {
+        let mut pod = child("a", "web");
+        pod.metadata_mut().deletion_timestamp = seconds.map(|_| Default::default());
+        pod.metadata_mut().deletion_grace_period_seconds = seconds;
+        Some(any(pod))
+    };
+    let mut comparison = comparison();
+    for (old, new) in [(None, Some(30)), (Some(30), Some(0))] {
+        let change = Change {
+            old: ending(old),
+            new: ending(new),
+            version: 0,
+        };
+        comparison.observed(change, old.is_none(), secs(1));
+    }
+    assert_eq!(comparison.unexplained(), 1);
+}

@@ -238,8 +238,13 @@ pub fn explains(
     new: Option<&AnyObject>,
     slack: Duration,
 ) -> bool {
-    let is_update = matches!(want.deed, Deed::Fields { .. }) && old.is_some() && new.is_some();
-    satisfied(want, old, new, slack) && (!is_update || touches(want, old, new))
+    // What was to be written to an object is no reason why it is gone.
+    let may = match want.deed {
+        Deed::Fields { .. } => new.is_some() && (old.is_none() || touches(want, old, new)),
+        Deed::Rewrite => new.is_some(),
+        Deed::Create { .. } | Deed::Delete | Deed::Replace => true,
+    };
+    may && satisfied(want, old, new, slack)
 }
 
 /// Whether a change has changed a field that a write would set.

@@ -116,6 +116,8 @@ pub(super) fn concerns(shared: &Shared, change: &Change) -> bool {
                 )
             }) && !fields().any(|field| KUBELETS.contains(&field.as_str()))
         }
+        // Kubelets and providers register nodes.
+        (Act::Creates, "nodes") => false,
         _ => true,
     }
 }
@@ -172,12 +174,12 @@ fn keys<'a>(shared: &'a Shared, act: Act, change: &Change) -> Vec<(&'a Unit, Key
     };
     let resource = newest.resource();
     let version = newest.metadata().resource_version;
-    // A deletion concerns, too, the keys that its creation woke: the garbage
-    // collector's key of a dependent is woken by its existence.
-    let mut ways = vec![(change.old.as_ref(), change.new.as_ref())];
-    if act == Act::Deletes {
-        ways.push((None, change.old.as_ref()));
-    }
+    // A change concerns, too, the keys that the object's creation woke: the garbage collector's key of a
+    // dependent is woken by its existence, and a zone's by its nodes.
+    let ways = [
+        (change.old.as_ref(), change.new.as_ref()),
+        (None, Some(newest)),
+    ];
     let (mut found, mut alone) = (Vec::new(), Vec::new());
     for unit in shared.units.iter().filter(|unit| may(unit, act, resource)) {
         let mut keys = BTreeSet::new();

@@ -316,7 +316,7 @@ impl Shadow {
             schema: SHADOW_SCHEMA.to_owned(),
             replicas: vec![replica.to_owned()],
             since: self.since.clone(),
-            manager: self.manager(),
+            manager: self.manager().filter(|_| comparison.is_led()),
             controllers: comparison.counts(),
             differences: differences.to_vec(),
             omitted,

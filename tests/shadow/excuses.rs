@@ -36,6 +36,25 @@ pub(super) fn unseen(control_plane: &ControlPlane) -> Result<Unseen> {
     Ok(unseen)
 }
 
+/// Scenarios that show where controllers differ from upstream, as their `differences.md` say.
+const KNOWN: [(&str, &str, &str); 3] = [
+    (
+        "daemonset-node-deleted",
+        "daemonset-controller",
+        "upstream counts a node that is gone until something else wakes the DaemonSet",
+    ),
+    (
+        "devices-claims-again",
+        "resourceclaim-controller",
+        "upstream's mutation cache shows a deleted claim for up to an hour",
+    ),
+    (
+        "volumes-incomplete-reference",
+        "persistentvolume-binder-controller",
+        "a volume whose claim can't be read is not released",
+    ),
+];
+
 /// Why a difference is none.
 pub(super) fn excuse(one: &ShadowDifference, unseen: &Unseen) -> Option<&'static str> {
     let plural = one.resource.split('.').next().unwrap_or_default();
@@ -50,12 +69,11 @@ pub(super) fn excuse(one: &ShadowDifference, unseen: &Unseen) -> Option<&'static
     if follows_refusal && unseen.refused.contains(&one.namespace) {
         return Some("the API server has refused it to upstream");
     }
-    if (&*one.kind, &*one.controller) == ("missing", "daemonset-controller")
-        && one.field.starts_with("status.")
-    {
-        return Some(
-            "upstream counts a node that is gone until something else wakes the DaemonSet",
-        );
-    }
-    None
+    let is_of = |scenario: &str| {
+        one.namespace == scenario || (one.namespace.is_empty() && one.name.starts_with(scenario))
+    };
+    let known = KNOWN
+        .iter()
+        .find(|(scenario, controller, _)| one.controller == *controller && is_of(scenario));
+    known.map(|(_, _, why)| *why)
 }
