@@ -168,7 +168,12 @@ fn is_deleted_by_others(object: &AnyObject) -> bool {
 }
 
 /// The keys that a change concerns, of the controllers that might have made it.
-fn keys<'a>(shared: &'a Shared, act: Act, change: &Change) -> Vec<(&'a Unit, Key)> {
+fn keys<'a>(
+    shared: &'a Shared,
+    shadow: &Shadow,
+    act: Act,
+    change: &Change,
+) -> Vec<(&'a Unit, Key)> {
     let Some(newest) = change.newest() else {
         return Vec::new();
     };
@@ -180,41 +185,47 @@ fn keys<'a>(shared: &'a Shared, act: Act, change: &Change) -> Vec<(&'a Unit, Key
         (change.old.as_ref(), change.new.as_ref()),
         (None, Some(newest)),
     ];
+    // Also as it was without the change: a pod whose claim is reserved needs nothing any more.
+    let before = present_without(change);
+    let before = Past::new(&*shared.view, &before, &shadow.indexes);
+    let views: [&dyn Reader; 2] = [&*shared.view, &before];
     let (mut found, mut alone) = (Vec::new(), Vec::new());
     for unit in shared.units.iter().filter(|unit| may(unit, act, resource)) {
         let mut keys = BTreeSet::new();
         let mut add = |key: Key| {
             keys.insert(key);
         };
-        let view: &dyn Reader = &*shared.view;
         // A panic is the same as no key: it is reported where the change wakes keys.
         let _reported = guarded(|| {
-            for one in &unit.subscriptions {
-                let of = one.resource;
-                let same = (of.group, of.plural) == (resource.group, resource.plural);
-                for (old, new) in ways.iter().copied() {
-                    if same && std::ptr::eq(of, resource) {
-                        (one.wake)(DynChange { old, new, version }, view, &mut add);
+            for view in views {
+                for one in &unit.subscriptions {
+                    let of = one.resource;
+                    let same = (of.group, of.plural) == (resource.group, resource.plural);
+                    for (old, new) in ways.iter().copied() {
+                        if same && std::ptr::eq(of, resource) {
+                            (one.wake)(DynChange { old, new, version }, view, &mut add);
+                        }
                     }
                 }
-            }
-            let catalogue = view.catalogue();
-            let entry = catalogue.all().iter().find(|entry| {
-                (entry.resource.group, entry.resource.plural) == (resource.group, resource.plural)
-                    && entry.preferred
-            });
-            for one in &unit.discovered {
-                if let Some(entry) = entry.filter(|entry| (one.wanted)(entry)) {
-                    let partial = |object: &AnyObject| -> AnyObject {
-                        Arc::new(kubernetes_proto::Partial::new(
-                            entry.resource,
-                            object.metadata().clone(),
-                        ))
-                    };
-                    for (old, new) in ways.iter().copied() {
-                        let (old, new) = (old.map(partial), new.map(partial));
-                        let (old, new) = (old.as_ref(), new.as_ref());
-                        (one.wake)(DynChange { old, new, version }, view, &mut add);
+                let catalogue = view.catalogue();
+                let entry = catalogue.all().iter().find(|entry| {
+                    (entry.resource.group, entry.resource.plural)
+                        == (resource.group, resource.plural)
+                        && entry.preferred
+                });
+                for one in &unit.discovered {
+                    if let Some(entry) = entry.filter(|entry| (one.wanted)(entry)) {
+                        let partial = |object: &AnyObject| -> AnyObject {
+                            Arc::new(kubernetes_proto::Partial::new(
+                                entry.resource,
+                                object.metadata().clone(),
+                            ))
+                        };
+                        for (old, new) in ways.iter().copied() {
+                            let (old, new) = (old.map(partial), new.map(partial));
+                            let (old, new) = (old.as_ref(), new.as_ref());
+                            (one.wake)(DynChange { old, new, version }, view, &mut add);
+                        }
                     }
                 }
             }
@@ -270,7 +281,7 @@ pub(super) async fn ask(shared: &Arc<Shared>, shadow: &Shadow, candidate: &Candi
     let (Some(newest), Some((act, paths))) = (change.newest(), act(change)) else {
         return Answer::NotTheirs;
     };
-    let keys = keys(shared, act, change);
+    let keys = keys(shared, shadow, act, change);
     // One replica judges each change.
     let range = match keys.first() {
         Some((unit, key)) => shared.range_of(unit, key),

@@ -69,6 +69,10 @@ pub(super) fn excuse(one: &ShadowDifference, unseen: &Unseen) -> Option<&'static
     if follows_refusal && unseen.refused.contains(&one.namespace) {
         return Some("the API server has refused it to upstream");
     }
+    let is_turn = (&*one.controller, &*one.field) == ("node-lifecycle-controller", "spec.taints");
+    if is_turn && one.theirs.contains("NoExecute") {
+        return Some("several nodes of a zone wait, and each manager has an order of its own");
+    }
     let is_of = |scenario: &str| {
         one.namespace == scenario || (one.namespace.is_empty() && one.name.starts_with(scenario))
     };
