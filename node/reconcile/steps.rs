@@ -188,7 +188,7 @@ fn shadowed(
     plan: &Plan,
     next: Next,
 ) -> Next {
-    if Shadow::forgets(plan) && !input.unit.controller.descriptor().remembers_what_it_sees {
+    if Shadow::forgets(input.unit, plan) {
         input.restore(job);
     }
     let now = input.shared.clock.monotonic();

@@ -3,11 +3,14 @@
 //! Versions order the changes of all resources: they are revisions of one etcd. (Only Events may be kept in
 //! another one, and they are not watched here.)
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use controllers_kit::{AnyObject, Key};
 
-use crate::{ASKED_AGAIN, Change, HISTORY_MAX, LAG_MAX, MOMENTS_MAX, Now};
+use crate::{Change, HISTORY_MAX, LAG_MAX, MOMENTS_MAX, Now};
 
 /// Group, resource and key of an object.
 pub type Name = (&'static str, &'static str, Key);
@@ -33,15 +36,25 @@ pub fn present_without(change: &Change) -> Objects {
 }
 
 /// The last changes. Bound: [`HISTORY_MAX`] changes, none older than the last question about one may need.
-#[derive(Default)]
 pub struct History {
     /// By version, and by a number of their own where a version has several.
     changes: BTreeMap<(u64, u64), (Now, Change)>,
     next: u64,
     now: Now,
+    age_max: Duration,
 }
 
 impl History {
+    /// Where the last question about a change comes after this patience, or after a queue of questions.
+    pub fn new(patience: Duration) -> Self {
+        Self {
+            changes: BTreeMap::new(),
+            next: 0,
+            now: Duration::ZERO,
+            age_max: patience * 2 + LAG_MAX,
+        }
+    }
+
     /// Remembers a change.
     pub fn add(&mut self, change: Change) {
         self.next += 1;
@@ -55,9 +68,8 @@ impl History {
     /// Time has passed; old changes are forgotten.
     pub fn tick(&mut self, now: Now) {
         self.now = now;
-        let age_max = ASKED_AGAIN[ASKED_AGAIN.len() - 1] * 2 + LAG_MAX;
         while let Some(oldest) = self.changes.first_entry()
-            && oldest.get().0 + age_max < now
+            && oldest.get().0 + self.age_max < now
         {
             oldest.remove();
         }

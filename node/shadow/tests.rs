@@ -625,7 +625,7 @@ fn moments(history: &History, of: &Change) -> Vec<Vec<String>> {
 
 #[test]
 fn a_moment_before_a_change_has_all_objects_as_they_were() {
-    let mut history = History::default();
+    let mut history = History::new(secs(12));
     history.tick(secs(10));
     // The watches of two resources are not in step: versions give the order.
     let deleted = Change {
@@ -660,7 +660,7 @@ fn a_moment_before_a_change_has_all_objects_as_they_were() {
 
 #[test]
 fn moments_reach_as_far_as_the_caches_of_a_manager_may_lag_behind() {
-    let mut history = History::default();
+    let mut history = History::new(secs(12));
     let seen = |history: &mut History, at: u64, version: u64| {
         history.tick(secs(at));
         history.add(updated("a", "shop", version));
@@ -680,8 +680,18 @@ fn moments_reach_as_far_as_the_caches_of_a_manager_may_lag_behind() {
 }
 
 #[test]
+fn the_history_reaches_back_to_the_last_question_about_a_change() {
+    let mut history = History::new(secs(60));
+    history.tick(secs(10));
+    history.add(updated("b", "shop", 12));
+    history.tick(secs(72));
+    let first = updated("a", "shop", 11);
+    assert_eq!(moments(&history, &first), [vec!["a@10", "b@11"]]);
+}
+
+#[test]
 fn the_history_has_a_bound() {
-    let mut history = History::default();
+    let mut history = History::new(secs(12));
     for version in 0..HISTORY_MAX as u64 + 5 {
         history.add(updated("a", "shop", version + 1));
     }

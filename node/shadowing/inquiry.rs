@@ -251,7 +251,7 @@ fn keys<'a>(
     alone
 }
 
-/// Keys that exist always, whatever there is: one that goes through all pods is woken by none of them.
+/// Keys that exist always: one that goes through all pods is woken by none of them.
 fn keys_of_no_object(shared: &Shared, unit: &Unit) -> impl Iterator<Item = Key> {
     let mut keys = BTreeSet::new();
     let of_start = unit

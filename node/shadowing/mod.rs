@@ -156,7 +156,7 @@ impl Shadow {
         metrics.is_shadow();
         Arc::new(Self {
             comparison: Mutex::new(Comparison::new(config)),
-            history: Mutex::default(),
+            history: Mutex::new(History::new(options.patience)),
             memories: Mutex::default(),
             changes,
             seen: Mutex::default(),
@@ -214,10 +214,12 @@ impl Shadow {
 
     /// Whether a plan leaves the key's memory as it was before: nothing was written, so nothing may be
     /// remembered as written. What was observed is remembered: a plan that only reports changes nothing that
-    /// its controller goes by.
-    pub fn forgets(plan: &Plan) -> bool {
-        plan.actions()
-            .any(|action| !crate::apply::is_report(action))
+    /// its controller goes by, and some remember nothing else.
+    pub fn forgets(unit: &Unit, plan: &Plan) -> bool {
+        !unit.controller.descriptor().remembers_what_it_sees
+            && plan
+                .actions()
+                .any(|action| !crate::apply::is_report(action))
     }
 
     /// A key's memory as its next plan will find it.
@@ -225,10 +227,13 @@ impl Shadow {
         let packed = unit.pack(key, memory);
         let place = (unit.index, key.clone());
         let mut memories = locked(&self.memories);
-        if memories.len() >= MEMORIES_MAX && !memories.contains_key(&place) {
+        let has_none = packed.is_none() || memories.len() >= MEMORIES_MAX;
+        if has_none && !memories.contains_key(&place) {
             return;
         }
-        let of_key = memories.entry(place).or_default();
+        let of_key = memories
+            .entry(place.clone())
+            .or_insert_with(|| Memories::from([(Monotonic::ZERO, None)]));
         if of_key.back().map(|(_, last)| last) != Some(&packed) {
             of_key.push_back((now, packed));
         }
@@ -236,6 +241,9 @@ impl Shadow {
         let is_old = |at: &Monotonic| *at + self.options.patience < now;
         while of_key.len() > MEMORIES_OF_KEY_MAX || (of_key.len() > 1 && is_old(&of_key[1].0)) {
             of_key.pop_front();
+        }
+        if of_key.iter().all(|(_, memory)| memory.is_none()) {
+            memories.remove(&place);
         }
     }
 

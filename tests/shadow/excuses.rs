@@ -36,8 +36,14 @@ pub(super) fn unseen(control_plane: &ControlPlane) -> Result<Unseen> {
     Ok(unseen)
 }
 
-/// Scenarios that show where controllers differ from upstream, as their `differences.md` say.
-const KNOWN: [(&str, &str, &str); 3] = [
+const LIFECYCLE: &str = "node-lifecycle-controller";
+const TURNS: &str = "several nodes of a zone wait, and each manager has an order of its own";
+/// Scenarios that show where controllers differ from upstream, as their `differences.md` and docs/shadow.md
+/// say.
+const KNOWN: [(&str, &str, &str); 6] = [
+    ("nodes-addresses-without-kubelet", LIFECYCLE, TURNS),
+    ("nodes-not-ready", LIFECYCLE, TURNS),
+    ("nodes-pressed", LIFECYCLE, TURNS),
     (
         "daemonset-node-deleted",
         "daemonset-controller",
@@ -68,10 +74,6 @@ pub(super) fn excuse(one: &ShadowDifference, unseen: &Unseen) -> Option<&'static
     let follows_refusal = one.kind == "missing" || counts;
     if follows_refusal && unseen.refused.contains(&one.namespace) {
         return Some("the API server has refused it to upstream");
-    }
-    let is_turn = (&*one.controller, &*one.field) == ("node-lifecycle-controller", "spec.taints");
-    if is_turn && one.theirs.contains("NoExecute") {
-        return Some("several nodes of a zone wait, and each manager has an order of its own");
     }
     let is_of = |scenario: &str| {
         one.namespace == scenario || (one.namespace.is_empty() && one.name.starts_with(scenario))

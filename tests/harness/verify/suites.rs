@@ -22,8 +22,8 @@ const ON_THE_CONTROL_PLANE: &str = "tests";
 /// Up to this number, failures may be due to a busy machine; more are run again by nobody.
 const AGAIN_MAX: usize = 3;
 
-/// Suites that judge safety by the faults they happened to meet: one failure is a defect, whatever a second
-/// run says.
+/// Suites that judge safety by the faults they happened to meet: one failure is a defect, also where a
+/// second run passes.
 const NEVER_AGAIN: [&str; 12] = [
     "audit",
     "bystanders",
