@@ -146,6 +146,11 @@ const EDGE: &str = "(() => {
   return Object.entries(colors).filter(([, count]) => count > map.height / 20).length;
 })()";
 
+/// Two columns of the picture have an owner of every range: what changes from here on is seen in it. Within
+/// the first column the owners are written over by those who follow them.
+const RECORDED: &str =
+    "[...map.columns.values()].filter((column) => column.owner.every((id) => id)).length >= 2";
+
 /// The state of a replica in the table.
 fn state_of(name: &str) -> String {
     format!(
@@ -346,6 +351,7 @@ async fn watched(
     is_read(browser, namespace).await?;
     complained(browser, false)?;
     pause().await;
+    shows(browser, "two columns", RECORDED).await?;
 
     // The one that serves the page dies: another one shows its death.
     let place = serving(browser, replicas).await?;
