@@ -1,7 +1,7 @@
 //! The same over series that a real fleet has served while something real was done to it.
 //!
-//! A course is scraped each few seconds from shortly before its fault on. What lasts is then held: the last
-//! state continues for as long as alerts wait, counters as they grew last.
+//! A course is scraped each few seconds from shortly before its fault on. What lasts is then held: its last
+//! half minute is repeated for as long as alerts wait, and counters grow as they did in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,8 +34,8 @@ const BEFORE: Duration = Duration::from_secs(30);
 const DURING: Duration = Duration::from_secs(45);
 /// The state that a course ends in is held for this long, in minutes: longer than any alert waits for.
 const HELD_MINUTES: usize = 40;
-/// The growth of counters over the last minute is what they are held by.
-const GROWTH_OVER: usize = 6;
+/// The scrapes that a course is held by.
+const HELD_BY: usize = 6;
 /// A replica that has died gets its share step by step, and one whose watches were frozen counts as current
 /// within two minutes.
 const RESTS_WITHIN: Duration = Duration::from_secs(240);
@@ -107,7 +107,7 @@ impl Recorder {
     fn end(&self) -> Series {
         let mut series = std::mem::take(&mut lock(&self.book).series);
         let scrapes = HELD_MINUTES * 60 / STEP.as_secs() as usize;
-        series.hold(scrapes, GROWTH_OVER);
+        series.hold(scrapes, HELD_BY);
         series
     }
 }

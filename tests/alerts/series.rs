@@ -30,23 +30,31 @@ impl Series {
         self.scrapes
     }
 
-    /// Continues as it was last for a number of scrapes: counters, and gauges that measure a time since
-    /// something, as they grew over the last `over` scrapes; other gauges stay.
+    /// Continues for a number of scrapes as the last `over` of them were: counters grow as they did over all
+    /// of them, gauges repeat what they were. One value alone says nothing of a state: at any one scrape some
+    /// queue has a key and some watch awaits its next bookmark.
     pub(super) fn hold(&mut self, scrapes: usize, over: usize) {
         for (name, values) in &mut self.values {
             let Some(last) = values.last().copied().flatten() else {
                 continue;
             };
-            let before = values
-                .len()
-                .checked_sub(over + 1)
+            let repeated = values.len().saturating_sub(over);
+            let before = repeated
+                .checked_sub(1)
                 .and_then(|at| values.get(at).copied().flatten());
-            let slope = match before {
-                Some(before) if grows(name) && last > before => (last - before) / over as f64,
-                _ => 0.0,
-            };
-            let held = (1..=scrapes).map(|step| Some(last + slope * step as f64));
-            values.extend(held);
+            if is_counter(name) {
+                let slope = match before {
+                    Some(before) if last > before => (last - before) / over as f64,
+                    _ => 0.0,
+                };
+                let held = (1..=scrapes).map(|step| Some(last + slope * step as f64));
+                values.extend(held);
+            } else {
+                for step in 0..scrapes {
+                    let again = values.get(repeated + step).copied().flatten();
+                    values.push(again.or(Some(last)));
+                }
+            }
         }
         self.scrapes += scrapes;
         for values in self.values.values_mut() {
@@ -62,15 +70,10 @@ impl Series {
     }
 }
 
-/// Whether it is a counter, or a time since something.
-fn grows(series: &str) -> bool {
+fn is_counter(series: &str) -> bool {
     let name = series.split('{').next().unwrap_or(series);
-    let counter = ["_total", "_bucket", "_count", "_sum"];
-    let since = [
-        "manifold_cache_lag_seconds",
-        "workqueue_longest_running_processor_seconds",
-    ];
-    counter.iter().any(|end| name.ends_with(end)) || since.contains(&name)
+    let ends = ["_total", "_bucket", "_count", "_sum"];
+    ends.iter().any(|end| name.ends_with(end))
 }
 
 /// Runs are written as promtool has them: `a+bxN` is a and N more, each greater by b; `_xN` is nothing N
@@ -144,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_held_and_its_counters_grow_as_before() {
+    fn a_state_is_held_counters_grow_and_gauges_repeat() {
         let mut series = Series::default();
         for step in 0..4 {
             series.scraped([
@@ -156,7 +159,7 @@ mod tests {
         series.hold(2, 3);
         let written: Vec<(&str, String)> = series.written().collect();
         assert_eq!(written[0], ("a_total", "0+10x6".to_owned()));
-        assert_eq!(written[1], ("b", "0+1x3 7x2".to_owned()));
+        assert_eq!(written[1], ("b", "0+1x3 7 2+1x1".to_owned()));
         assert_eq!(series.scrapes(), 7);
     }
 }
