@@ -6,8 +6,8 @@ use actix::{
     Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, SpawnHandle, WrapFuture, fut,
 };
 use coordinator_core::{
-    Core, Effect, Epoch, Fatal, Happening, Hold, Holder, Holds, Input, NotSent, Offer, OwnLease,
-    Quarantine, RangeId, Refused, View, Written, first_life,
+    Core, Effect, Epoch, Fatal, Happening, Hold, Holder, Holds, Input, NoAnswer, NotSent, Offer,
+    OwnLease, Quarantine, RangeId, Refused, View, Written, first_life,
 };
 use peer_proto::RangeState;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, oneshot, watch};
@@ -304,8 +304,9 @@ impl Coordinator {
                     let result = match turn.await {
                         Some(_permit) => leases.delete_range(range, version).await.map_err(|error| {
                             tracing::warn!(range, %error, "deleting a damaged range Lease failed");
+                            NoAnswer
                         }),
-                        None => Err(()),
+                        None => Err(NoAnswer),
                     };
                     Input::RangeDeleted {
                         range,
@@ -432,6 +433,7 @@ impl Coordinator {
                         } else {
                             tracing::warn!(peer = %to, error, "could not ask a peer which ranges it holds");
                         }
+                        NoAnswer
                     });
                     Input::HoldsAnswered { inquiry, from: to, result }
                 });

@@ -30,7 +30,7 @@ pub enum Fenced {
     /// The range is not held under this epoch.
     #[error("range {range} is not held under epoch {epoch}")]
     NotHeld {
-        /// Which.
+        /// The range.
         range: RangeId,
         /// The epoch of the request.
         epoch: Epoch,

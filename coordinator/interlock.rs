@@ -5,8 +5,8 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use coordinator_core::{
-    Hold, HoldWrite, Holds, Interlock, InterlockConfig, InterlockEffect, InterlockInput, OwnLease,
-    OwnPhase, Record, Version, Written,
+    Hold, HoldWrite, Holds, Interlock, InterlockConfig, InterlockEffect, InterlockInput, NoAnswer,
+    OwnLease, OwnPhase, Record, Version, Written,
 };
 use futures::{
     FutureExt as _, StreamExt as _, TryStreamExt as _,
@@ -343,7 +343,7 @@ impl Lock {
         Done {
             input: InterlockInput::Read {
                 started,
-                result: found.map_err(|_| ()),
+                result: found.map_err(|_| NoAnswer),
             },
             lease: lease.ok().flatten(),
             trouble,
@@ -389,7 +389,7 @@ impl Lock {
             replicas.filter(|lease| lease.incarnation.is_some()).count()
         });
         Done {
-            input: InterlockInput::Members(held.map_err(|_| ())),
+            input: InterlockInput::Members(held.map_err(|_| NoAnswer)),
             lease: None,
             trouble,
         }

@@ -4,8 +4,8 @@
 use std::{io, sync::Arc, thread, time::Duration};
 
 use coordinator_core::{
-    Ending, EndingStep, OwnLease, Regained, Renewal, RenewalEffect, RenewalInput, Sign, Status,
-    Time, Watchdog, Written,
+    Ending, EndingStep, NoAnswer, OwnLease, Regained, Renewal, RenewalEffect, RenewalInput, Sign,
+    Status, Time, Watchdog, Written,
 };
 use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -363,6 +363,7 @@ async fn perform(
     match effect {
         RenewalEffect::Read => RenewalInput::Read(leases.replica(&name).await.map_err(|error| {
             tracing::warn!(%error, "reading the own replica Lease failed");
+            NoAnswer
         })),
         RenewalEffect::Write { version, lease } => RenewalInput::Written {
             started,

@@ -11,7 +11,7 @@ use controllers_kit::{
 };
 use futures::{StreamExt, stream};
 use serde_json::Value;
-use tokio::{sync::Semaphore, time::Instant};
+use tokio::sync::Semaphore;
 
 use crate::{
     clock::Clock,
@@ -279,7 +279,7 @@ struct Shown {
     /// The cache lacked nothing that there was at this version.
     reached: u64,
     /// It can't be read: until then nobody asks again.
-    hopeless_until: Option<Instant>,
+    hopeless_until: Option<Monotonic>,
 }
 
 /// How far live reads have shown the server to be with one resource.
@@ -472,7 +472,7 @@ async fn prove_set(grounds: Grounds<'_>, sender: &Sender, set: &Counted) -> Resu
             || !set.strict
                 && known
                     .hopeless_until
-                    .is_some_and(|until| Instant::now() < until)
+                    .is_some_and(|until| clock.monotonic() < until)
     }) {
         return Ok(Proof::Fresh);
     }
@@ -502,7 +502,7 @@ async fn prove_set(grounds: Grounds<'_>, sender: &Sender, set: &Counted) -> Resu
         (Ok(None), None) => {}
         // Where it was never listed, a list of one namespace may succeed where that of all does not.
         (Err(_), Some(known)) if hopeless() => {
-            known.hopeless_until = Some(Instant::now() + HOPELESS_FOR);
+            known.hopeless_until = Some(clock.monotonic() + HOPELESS_FOR);
         }
         (Ok(Some(_)), Some(_)) if !view.complete(set.resource) && hopeless() => {}
         (Ok(Some(why)), _) => return Ok(Proof::Stale { why }),

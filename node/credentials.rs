@@ -42,7 +42,7 @@ const FAILURE_REST: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no token for service account {NAMESPACE}/{account}: {why}")]
 pub struct Error {
-    /// Whose.
+    /// The service account's name.
     pub account: String,
     /// What was met.
     pub why: String,

@@ -2,7 +2,6 @@
 
 pub mod actors;
 mod agreement;
-pub mod api_server;
 pub mod apply;
 mod arbiters;
 pub mod ask;
@@ -11,7 +10,6 @@ mod budget;
 pub mod clock;
 pub mod cloud;
 pub mod config_file;
-mod counting;
 pub mod credentials;
 pub mod currency;
 pub mod debug;
@@ -19,7 +17,6 @@ pub mod discovery;
 pub mod ending;
 pub mod events;
 pub mod gate;
-pub mod heat;
 pub mod history;
 pub mod keys;
 pub mod limit;

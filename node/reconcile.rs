@@ -129,7 +129,7 @@ pub enum Next {
     /// After the back-off that failures in a row make; the text says why. `error` distinguishes a fault from
     /// a conflict.
     Backoff {
-        /// Why.
+        /// The reason, for people.
         why: String,
         /// Whether it counts as an error.
         error: bool,

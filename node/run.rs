@@ -32,7 +32,6 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     actors::host::LateFence,
     agreement::Fingerprints,
-    api_server::ApiServer,
     clock::SystemClock,
     config_file,
     credentials::Credentials,
@@ -41,6 +40,7 @@ use crate::{
     node::{Node, Parts, Threads},
     pod_events,
     server::Server,
+    server::api_server::ApiServer,
     shadowing,
 };
 use checks::{check_before_joining, check_credentials, check_life, check_node, check_orders};

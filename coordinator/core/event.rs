@@ -10,7 +10,8 @@ use std::{
 use crate::{
     RangePin,
     lease::{
-        EPOCH_END, Epoch, Holder, RangeId, RangeLease, ReplicaLease, Status, Time, Version, Written,
+        EPOCH_END, Epoch, Holder, NoAnswer, RangeId, RangeLease, ReplicaLease, Status, Time,
+        Version, Written,
     },
     plan::PlanLease,
     questions::write_ranges,
@@ -26,7 +27,7 @@ pub struct Offer {
     pub from: Holder,
     /// The incarnation that it is meant for.
     pub to_incarnation: String,
-    /// Which range.
+    /// The range.
     pub range: RangeId,
     /// The epoch under which the sender owns it.
     pub epoch: Epoch,
@@ -71,7 +72,7 @@ pub enum Input {
     Replica(ReplicaLease),
     /// A replica Lease is gone.
     ReplicaGone {
-        /// Whose.
+        /// The replica's name.
         name: String,
         /// The version of its end.
         version: Version,
@@ -80,19 +81,19 @@ pub enum Input {
     Range(RangeLease),
     /// A range Lease is gone.
     RangeGone {
-        /// Which.
+        /// The range.
         range: RangeId,
         /// The version of its end.
         version: Version,
     },
     /// What came of deleting a range Lease.
     RangeDeleted {
-        /// Which.
+        /// The range.
         range: RangeId,
         /// The version that it had to have.
         version: Version,
         /// Whether it was deleted: `false` where it has another version or is gone, `Err` without an answer.
-        result: Result<bool, ()>,
+        result: Result<bool, NoAnswer>,
     },
     /// Something other than silence proves that a replica's process has ended.
     ProvenDead(Holder),
@@ -107,14 +108,14 @@ pub enum Input {
     },
     /// What came of a claim on a range Lease.
     Claimed {
-        /// Which.
+        /// The range.
         range: RangeId,
         /// What came of it.
         result: Written<RangeLease>,
     },
     /// What came of giving a range Lease to another.
     Swapped {
-        /// Which.
+        /// The range.
         range: RangeId,
         /// What came of it.
         result: Written<RangeLease>,
@@ -133,7 +134,7 @@ pub enum Input {
     Demand(u8),
     /// The node has answered a freeze.
     Frozen {
-        /// Which range.
+        /// The range.
         range: RangeId,
         /// The epoch of the freeze.
         epoch: Epoch,
@@ -142,7 +143,7 @@ pub enum Input {
     },
     /// The other side has answered a handoff, or not.
     Sent {
-        /// Which range.
+        /// The range.
         range: RangeId,
         /// The attempt.
         attempt: u64,
@@ -155,7 +156,7 @@ pub enum Input {
     SwapAnnounced {
         /// Who says so.
         from: Holder,
-        /// Which range.
+        /// The range.
         range: RangeId,
         /// Our epoch.
         epoch: Epoch,
@@ -164,7 +165,7 @@ pub enum Input {
     HoldsAsked {
         /// The shell's number for the request.
         id: u64,
-        /// Which.
+        /// The ranges.
         ranges: Vec<RangeId>,
     },
     /// A peer's answer to the same question.
@@ -175,7 +176,7 @@ pub enum Input {
         from: Holder,
         /// For each range asked: whether it is held there, and the highest epoch known. `Err` without an
         /// answer by this very incarnation.
-        result: Result<BTreeMap<RangeId, (bool, Epoch)>, ()>,
+        result: Result<BTreeMap<RangeId, (bool, Epoch)>, NoAnswer>,
     },
     /// The API server refuses whatever this holder still sends, or that was not to be had in time: then the
     /// rules of time alone hold.
@@ -202,7 +203,7 @@ pub enum Input {
     /// An operator wants a range that is held here to be a member's. Tried once; placement keeps loads even
     /// afterwards.
     Move {
-        /// Which.
+        /// The range.
         range: RangeId,
         /// Who is to own it.
         to: String,
@@ -231,7 +232,7 @@ pub enum Effect {
     /// Ask whether the process of a replica that is late to renew has ended, by what the kubelet says of its
     /// pod. Answer: `ProvenDead` or `NotProven`.
     AskPod {
-        /// Whose.
+        /// The replica's incarnation.
         holder: Holder,
         /// Which pod, `<namespace>/<name>`.
         pod: Arc<str>,
@@ -239,7 +240,7 @@ pub enum Effect {
     /// Let the API server refuse whatever this holder, who is dead, may still send. Answer: `Barred`, within
     /// a bound.
     Bar {
-        /// Whom.
+        /// The incarnation that is refused.
         holder: Holder,
         /// Its replica Lease said that each of its writes carries its incarnation. Without that, a refusal of
         /// one that does proves nothing of the others.
@@ -263,14 +264,14 @@ pub enum Effect {
     },
     /// Delete a range Lease, if it still has this version. Answer: `RangeDeleted`.
     DeleteRange {
-        /// Which.
+        /// The range.
         range: RangeId,
         /// The version it must still have.
         version: Version,
     },
     /// The range is ours: let requests through, notify the node.
     Gained {
-        /// Which.
+        /// The range.
         range: RangeId,
         /// Under which epoch.
         epoch: Epoch,
@@ -281,7 +282,7 @@ pub enum Effect {
     Lost(RangeId),
     /// Let the node freeze the range. Answer: `Frozen`.
     Freeze {
-        /// Which.
+        /// The range.
         range: RangeId,
         /// The present epoch.
         epoch: Epoch,
@@ -294,31 +295,31 @@ pub enum Effect {
     CloseRange(RangeId),
     /// Send the frozen state. Answer: `Sent`.
     Send {
-        /// Which range.
+        /// The range.
         range: RangeId,
         /// Our epoch.
         epoch: Epoch,
         /// The attempt.
         attempt: u64,
-        /// To whom.
+        /// The new owner.
         to: Holder,
         /// Where that is.
         address: String,
     },
     /// The move did not happen: let requests through again, thaw the range.
     Resume {
-        /// Which.
+        /// The range.
         range: RangeId,
         /// Our epoch.
         epoch: Epoch,
     },
     /// Notify the new owner; nobody waits for it.
     AnnounceSwap {
-        /// Which range.
+        /// The range.
         range: RangeId,
         /// The new owner's epoch.
         epoch: Epoch,
-        /// To whom.
+        /// The new owner.
         to: Holder,
         /// Where that is.
         address: String,
@@ -327,7 +328,7 @@ pub enum Effect {
     Answer {
         /// The offer.
         id: u64,
-        /// Which range.
+        /// The range.
         range: RangeId,
         /// `Some` refuses it.
         refused: Option<Refused>,
@@ -345,11 +346,11 @@ pub enum Effect {
     AskHolds {
         /// The inquiry.
         inquiry: u64,
-        /// Whom.
+        /// The peer.
         to: Holder,
         /// Where that is.
         address: String,
-        /// Which.
+        /// The ranges.
         ranges: Vec<RangeId>,
     },
     /// Write the fleet's plan, if its Lease still has this version; `None` creates it. Answer: `PlanWritten`.
@@ -391,7 +392,7 @@ pub enum Refused {
     /// The Lease says otherwise.
     #[error("range {range} is not {from}'s at epoch {epoch}, by its Lease as seen here")]
     NotTheOwner {
-        /// Which.
+        /// The range.
         range: RangeId,
         /// The sender.
         from: Holder,
@@ -430,7 +431,7 @@ pub enum Happening {
     },
     /// This replica has evicted another.
     Evicted {
-        /// Whom.
+        /// The incarnation that is refused.
         holder: Holder,
         /// How long it had been silent.
         silent: Duration,
@@ -444,7 +445,7 @@ pub enum Happening {
     },
     /// A range was taken without a handoff.
     TookOver {
-        /// Which.
+        /// The range.
         range: RangeId,
         /// Our epoch.
         epoch: Epoch,
@@ -453,7 +454,7 @@ pub enum Happening {
     },
     /// A range came by handoff.
     Received {
-        /// Which.
+        /// The range.
         range: RangeId,
         /// Our epoch.
         epoch: Epoch,
@@ -462,36 +463,36 @@ pub enum Happening {
     },
     /// A range went by handoff.
     HandedOver {
-        /// Which.
+        /// The range.
         range: RangeId,
         /// The new owner's epoch.
         epoch: Epoch,
-        /// To whom.
+        /// The new owner.
         to: Holder,
         /// From the freeze to the written Lease.
         took: Duration,
     },
     /// A range was given without its state, to a member that lives and does not answer.
     Relinquished {
-        /// Which.
+        /// The range.
         range: RangeId,
         /// The epoch of its Lease.
         epoch: Epoch,
-        /// To whom.
+        /// The new owner.
         to: Holder,
     },
     /// A handoff did not happen; the range went on here.
     HandoffFailed {
-        /// Which.
+        /// The range.
         range: RangeId,
-        /// To whom.
+        /// The new owner.
         to: Holder,
-        /// Why.
+        /// The reason, for people.
         why: String,
     },
     /// A range Lease names another and we did not give it.
     Deprived {
-        /// Which.
+        /// The range.
         range: RangeId,
         /// Our epoch.
         epoch: Epoch,
@@ -500,7 +501,7 @@ pub enum Happening {
     },
     /// A range Lease has an epoch that no replica writes; it is deleted and made again.
     Damaged {
-        /// Which.
+        /// The range.
         range: RangeId,
         /// The epoch found.
         epoch: Epoch,
@@ -508,7 +509,7 @@ pub enum Happening {
     /// Ranges without a Lease that can be trusted are nobody's until all live members have said that they
     /// hold none of them, and some have not for a lease duration.
     Doubtful {
-        /// Which.
+        /// The ranges.
         ranges: BTreeSet<RangeId>,
         /// How long ago members were asked.
         asked: Duration,
@@ -517,7 +518,7 @@ pub enum Happening {
     },
     /// The drain's time was over with ranges still here.
     Dropped {
-        /// Which.
+        /// The ranges.
         ranges: Vec<RangeId>,
     },
     /// The manager's Lease is not the fleet's: nothing is owned or written.
@@ -533,7 +534,7 @@ pub enum Happening {
     Planned {
         /// The plan's number.
         number: u64,
-        /// Which range.
+        /// The range.
         range: RangeId,
         /// Whose it is.
         from: String,

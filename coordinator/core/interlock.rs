@@ -18,7 +18,7 @@
 //! would release.
 
 use crate::{
-    lease::{Time, Version, Written},
+    lease::{NoAnswer, Time, Version, Written},
     mutation::broken,
 };
 
@@ -102,7 +102,7 @@ pub enum InterlockInput {
         /// When the request was started.
         started: Time,
         /// The Lease.
-        result: Result<Option<Record>, ()>,
+        result: Result<Option<Record>, NoAnswer>,
     },
     /// The Lease as a watch shows it, late perhaps, and older perhaps than what was read.
     Watched {
@@ -120,7 +120,7 @@ pub enum InterlockInput {
         result: Written<Record>,
     },
     /// How many replicas of the fleet hold their replica Lease, by a consistent list.
-    Members(Result<usize, ()>),
+    Members(Result<usize, NoAnswer>),
 }
 
 /// What an [`Interlock`] wants done. Each is answered once; there is never more than one under way.
@@ -378,7 +378,7 @@ impl Interlock {
                 self.leaving = match (members, self.ours()) {
                     (Ok(0), Some(record)) => Leaving::Alone(record.version),
                     (Ok(_), _) | (_, None) => Leaving::Left,
-                    (Err(()), Some(_)) => {
+                    (Err(NoAnswer), Some(_)) => {
                         self.next_at = now + self.poll() / 4;
                         self.must_read = true;
                         Leaving::Wanted

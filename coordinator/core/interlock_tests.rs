@@ -6,7 +6,7 @@ use crate::{
     interlock::{
         Hold, HoldWrite, Holds, Interlock, InterlockConfig, InterlockEffect, InterlockInput, Record,
     },
-    lease::{Time, Written},
+    lease::{NoAnswer, Time, Written},
     mutation::{self, Mutation},
 };
 
@@ -194,7 +194,7 @@ fn a_hold_is_open_from_the_start_of_the_last_renewal_for_the_deadline() {
             },
             _ => InterlockInput::Read {
                 started,
-                result: Err(()),
+                result: Err(NoAnswer),
             },
         };
         effect = replica.step(at, failed);
@@ -374,7 +374,7 @@ fn a_new_incarnation_and_one_that_is_no_member_have_no_open_hold() {
 
 #[test]
 fn the_last_that_leaves_releases_and_nobody_else() {
-    let last = |members: Result<usize, ()>| {
+    let last = |members: Result<usize, NoAnswer>| {
         let mut replica = holding();
         assert_eq!(
             replica.step(2.0, InterlockInput::Leave),
@@ -406,7 +406,7 @@ fn the_last_that_leaves_releases_and_nobody_else() {
     let (others, nothing) = last(Ok(2));
     assert!(nothing.is_none() && others.hold(2.2).left);
 
-    let (mut unsure, nothing) = last(Err(()));
+    let (mut unsure, nothing) = last(Err(NoAnswer));
     assert!(nothing.is_none() && !unsure.hold(2.2).left);
     let again = unsure.step(2.5, InterlockInput::Tick);
     assert_eq!(again, Some(InterlockEffect::Read));
@@ -861,12 +861,12 @@ impl World {
                     },
                     (InterlockEffect::Read, _) => InterlockInput::Read {
                         started,
-                        result: Err(()),
+                        result: Err(NoAnswer),
                     },
                     (InterlockEffect::CountMembers, Some(Answer::Members(count))) => {
                         InterlockInput::Members(Ok(count))
                     }
-                    (InterlockEffect::CountMembers, _) => InterlockInput::Members(Err(())),
+                    (InterlockEffect::CountMembers, _) => InterlockInput::Members(Err(NoAnswer)),
                     (InterlockEffect::Write { .. }, Some(Answer::Written(result))) => {
                         InterlockInput::Written { started, result }
                     }

@@ -289,7 +289,7 @@ impl ReplicaLease {
 /// A range Lease.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RangeLease {
-    /// Which range.
+    /// The range.
     pub range: RangeId,
     /// The version seen.
     pub version: Version,
@@ -300,6 +300,10 @@ pub struct RangeLease {
     /// Its last owners that died without handing it over, the newest last.
     pub dead: Vec<Holder>,
 }
+
+/// A request that was not answered, or by something that says nothing of what was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NoAnswer;
 
 /// What came of a compare-and-swap.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

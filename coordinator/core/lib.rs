@@ -43,7 +43,7 @@ pub use crate::{
         Hold, HoldWrite, Holds, Interlock, InterlockConfig, InterlockEffect, InterlockInput, Record,
     },
     lease::{
-        EPOCH_END, Epoch, Follows, Holder, NotAHolder, NotAPin, Pin, RangeId, RangeLease,
+        EPOCH_END, Epoch, Follows, Holder, NoAnswer, NotAHolder, NotAPin, Pin, RangeId, RangeLease,
         ReplicaLease, Status, Time, Version, Written,
     },
     load::{Level, Loads, Meter, load_of},

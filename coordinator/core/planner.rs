@@ -47,7 +47,7 @@ pub struct Work<'a> {
 /// A move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shift {
-    /// Which range.
+    /// The range.
     pub range: RangeId,
     /// The index of its owner.
     pub from: u16,

@@ -33,7 +33,7 @@ pub struct Question {
     pub by: String,
     /// Counts the questions of a process. The ranges of one number never change.
     pub number: u64,
-    /// Which.
+    /// The ranges.
     pub ranges: BTreeSet<RangeId>,
 }
 

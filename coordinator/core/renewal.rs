@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::{
     deaths::{Death, Deaths, Work, first_life},
-    lease::{ReplicaLease, Status, Time, Version, Written},
+    lease::{NoAnswer, ReplicaLease, Status, Time, Version, Written},
     mutation::broken,
     slow_start::Crashes,
 };
@@ -123,7 +123,7 @@ pub enum RenewalInput {
     /// hangs, and nobody can hand anything over.
     GiveUp(Vec<Work>),
     /// The Lease as read; `Err` if the read failed.
-    Read(Result<Option<ReplicaLease>, ()>),
+    Read(Result<Option<ReplicaLease>, NoAnswer>),
     /// What came of the newest write, and when it was started.
     Written {
         /// When the request was started.
@@ -362,7 +362,7 @@ impl Renewal {
                 self.busy = false;
                 match read {
                     Ok(lease) => self.read_answered(now, lease),
-                    Err(()) => {
+                    Err(NoAnswer) => {
                         // A retry period after its start: one that was long in failing is tried again at
                         // once, so that the end of an outage is not slept through.
                         self.next_at = self.next_at.max(now);

@@ -10,9 +10,9 @@ use std::{
 };
 
 use crate::{
-    Config, Core, Effect, Epoch, Gone, Happening, Holder, Input, NotSent, Offer, OwnPhase, Plan,
-    PlanLease, RangeId, RangeLease, RangePin, Renewal, RenewalConfig, RenewalEffect, RenewalInput,
-    ReplicaLease, Status, Time, Version, Written, deaths::first_life,
+    Config, Core, Effect, Epoch, Gone, Happening, Holder, Input, NoAnswer, NotSent, Offer,
+    OwnPhase, Plan, PlanLease, RangeId, RangeLease, RangePin, Renewal, RenewalConfig,
+    RenewalEffect, RenewalInput, ReplicaLease, Status, Time, Version, Written, deaths::first_life,
 };
 
 const LEASE_DURATION: Duration = Duration::from_secs(5);
@@ -662,7 +662,7 @@ impl World {
                 let failed = Input::HoldsAnswered {
                     inquiry,
                     from: to,
-                    result: Err(()),
+                    result: Err(NoAnswer),
                 };
                 self.push(RETRY_PERIOD, node, What::HoldsAnswer(asked, failed));
             }
@@ -861,7 +861,9 @@ impl World {
 
     fn answer_failed(&mut self, node: usize, ask: Ask) {
         match ask {
-            Ask::Own(RenewalEffect::Read, _) => self.renewal(node, RenewalInput::Read(Err(()))),
+            Ask::Own(RenewalEffect::Read, _) => {
+                self.renewal(node, RenewalInput::Read(Err(NoAnswer)));
+            }
             Ask::Own(RenewalEffect::Write { .. }, started) => {
                 self.renewal(
                     node,
@@ -904,7 +906,7 @@ impl World {
                 Input::RangeDeleted {
                     range,
                     version,
-                    result: Err(()),
+                    result: Err(NoAnswer),
                 },
             ),
             Ask::Plan(..) => self.core(node, Input::PlanWritten(Written::Unknown)),

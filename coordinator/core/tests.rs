@@ -10,9 +10,9 @@ use proptest::prelude::*;
 
 use crate::{
     Care, Config, Core, Crashes, Death, Deaths, EPOCH_END, Effect, Epoch, Fatal, Gone, Happening,
-    Holder, Input, NotSent, Offer, OwnLease, OwnPhase, Question, REPLICAS_MAX, RangeId, RangeLease,
-    Refused, Regained, Renewal, RenewalConfig, RenewalEffect, RenewalInput, ReplicaLease, Replies,
-    Ring, Status, Time, Version, Weights, Work, Written,
+    Holder, Input, NoAnswer, NotSent, Offer, OwnLease, OwnPhase, Question, REPLICAS_MAX, RangeId,
+    RangeLease, Refused, Regained, Renewal, RenewalConfig, RenewalEffect, RenewalInput,
+    ReplicaLease, Replies, Ring, Status, Time, Version, Weights, Work, Written,
     mutation::{self, Mutation},
     place, place_within, range_of,
 };
@@ -1003,7 +1003,7 @@ fn a_failed_read_starts_the_wait_for_the_name_again() {
     let read = || RenewalInput::Read(Ok(Some(replica("a", 3, Some("old")))));
     renewal.step(secs(1), read());
     renewal.step(secs(2), RenewalInput::Tick);
-    renewal.step(secs(3), RenewalInput::Read(Err(())));
+    renewal.step(secs(3), RenewalInput::Read(Err(NoAnswer)));
     renewal.step(secs(4), RenewalInput::Tick);
     renewal.step(secs(4), read());
     renewal.step(secs(6), RenewalInput::Tick);
@@ -1205,7 +1205,7 @@ impl Bench {
         self.step(Input::HoldsAnswered {
             inquiry: 0,
             from,
-            result: answers.then(BTreeMap::new).ok_or(()),
+            result: answers.then(BTreeMap::new).ok_or(NoAnswer),
         })
     }
 
@@ -1386,7 +1386,7 @@ fn an_unanswered_question_makes_nothing() {
     let failed = Input::HoldsAnswered {
         inquiry: 1,
         from: Holder::new("b", "b1"),
-        result: Err(()),
+        result: Err(NoAnswer),
     };
     assert_eq!(claims(&bench.step(failed)), []);
 }
@@ -2620,7 +2620,7 @@ fn an_unanswered_deletion_is_repeated_and_one_that_was_overtaken_is_read() {
     let no_answer = Input::RangeDeleted {
         range: 0,
         version,
-        result: Err(()),
+        result: Err(NoAnswer),
     };
     assert_eq!(deletions(&bench.step(no_answer)), [], "not at once");
     bench.now += secs(1);
@@ -3111,7 +3111,7 @@ impl Bench {
         self.step(Input::HoldsAnswered {
             inquiry: 1,
             from: Holder::new(name, format!("{name}1")),
-            result: Err(()),
+            result: Err(NoAnswer),
         })
     }
 

@@ -20,7 +20,7 @@ pub struct AuditRecord {
     /// Path and query.
     #[serde(rename = "requestURI")]
     pub request_uri: String,
-    /// Who asked.
+    /// The request's user.
     #[serde(default)]
     pub user: User,
     /// As whom, where the request impersonates.

@@ -17,8 +17,8 @@ use serde_json::Value;
 
 use crate::{
     actors::range::{Busy, Explain, Sample},
-    heat::Rate,
     history::History,
+    history::heat::Rate,
     shared::{Shared, Unit},
     steer::in_force,
 };

@@ -532,7 +532,7 @@ async fn pods(client: &Client) -> Known<Vec<ManagerPod>> {
 /// The pods of managers, of this fleet and others.
 ///
 /// # Errors
-/// In words.
+/// Names what is wrong, and the remedy.
 pub async fn manager_pods(client: &Client) -> Result<Vec<ManagerPod>, String> {
     pods(client).await.map_err(|unknown| unknown.why)
 }

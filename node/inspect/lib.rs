@@ -38,6 +38,6 @@ use serde::{Deserialize, Serialize};
 pub struct Missing {
     /// Its name.
     pub replica: String,
-    /// Why.
+    /// The reason, for people.
     pub why: String,
 }

@@ -64,7 +64,7 @@ pub struct Pause {
     pub since: String,
     /// When the pause ends by itself.
     pub until: String,
-    /// Why.
+    /// The reason, for people.
     pub reason: String,
     /// Who has paused it, as the object says.
     pub by: String,
@@ -82,7 +82,7 @@ pub struct Drain {
     pub since: String,
     /// When that ends by itself.
     pub until: String,
-    /// Why.
+    /// The reason, for people.
     pub reason: String,
     /// Who has drained it, as the object says.
     pub by: String,
@@ -102,7 +102,7 @@ pub struct Setting {
     pub since: String,
     /// When that ends by itself.
     pub until: String,
-    /// Why.
+    /// The reason, for people.
     pub reason: String,
     /// Who has set it, as the object says.
     pub by: String,
@@ -125,7 +125,7 @@ pub struct Moved {
     pub since: String,
     /// When that ends by itself.
     pub until: String,
-    /// Why.
+    /// The reason, for people.
     pub reason: String,
     /// Who has moved it, as the object says.
     pub by: String,
@@ -284,7 +284,7 @@ pub struct SetAside {
     /// The controller, where it concerns one alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub controller: Option<String>,
-    /// Why.
+    /// The reason, for people.
     pub why: String,
 }
 

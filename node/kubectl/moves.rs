@@ -116,7 +116,7 @@ impl Fleet {
     /// Has a replica own a range until the order ends.
     ///
     /// # Errors
-    /// In words.
+    /// Names what is wrong, and the remedy.
     pub async fn move_range(
         &self,
         range: u16,
@@ -151,7 +151,7 @@ impl Fleet {
     /// Has a range go home.
     ///
     /// # Errors
-    /// In words.
+    /// Names what is wrong, and the remedy.
     pub async fn unmove(&self, range: u16) -> Result<Steered, Trouble> {
         let target = Target::Range(range);
         let (edit, after, now) = self.edit(|found| Ok(lift(&found.orders, &target))).await?;

@@ -12,7 +12,7 @@ pub struct Named {
 /// Reads `KIND/NAME` or `KIND NAME`.
 ///
 /// # Errors
-/// In words.
+/// Names what is wrong, and the remedy.
 pub fn named(words: &[String]) -> Result<Named, String> {
     let (kind, name) = match words {
         [one] => one

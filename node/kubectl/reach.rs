@@ -378,7 +378,7 @@ impl Replica {
 /// The answer to a request, within the time that one may take.
 ///
 /// # Errors
-/// In words.
+/// Names what is wrong, and the remedy.
 pub async fn answer_of<T>(
     sent: impl Future<Output = kube::Result<T>>,
     otherwise: &str,

@@ -75,7 +75,7 @@ impl Steered {
 /// beside it.
 ///
 /// # Errors
-/// In words.
+/// Names what is wrong, and the remedy.
 pub fn target(
     text: &str,
     namespace: Option<&str>,
@@ -118,7 +118,7 @@ fn controller(name: &str, descriptors: &[Descriptor], or: &str) -> Result<String
 /// What is set: a setting of a controller.
 ///
 /// # Errors
-/// In words.
+/// Names what is wrong, and the remedy.
 pub fn setting(name: &str, setting: Setting, descriptors: &[Descriptor]) -> Result<Target, String> {
     Ok(Target::Setting {
         controller: controller(name, descriptors, "")?,
@@ -129,7 +129,7 @@ pub fn setting(name: &str, setting: Setting, descriptors: &[Descriptor]) -> Resu
 /// The value of a setting, as it is given.
 ///
 /// # Errors
-/// In words.
+/// Names what is wrong, and the remedy.
 pub fn amount(setting: Setting, text: &str) -> Result<Amount, String> {
     let value: f64 = text.parse().map_err(|_| {
         format!("{text:?} is no number: give as many {setting} as each replica is to have")
@@ -229,7 +229,7 @@ fn owned(list: &Value, name: &str, incarnation: &str) -> usize {
 pub struct Given {
     /// For how long.
     pub holds: Duration,
-    /// Why.
+    /// The reason, for people.
     pub reason: String,
 }
 
@@ -255,7 +255,7 @@ impl Fleet {
     /// By the kubeconfig.
     ///
     /// # Errors
-    /// In words.
+    /// Names what is wrong, and the remedy.
     pub async fn open(way: &Way, fleet: &str) -> Result<Self, Trouble> {
         Ok(Self {
             client: way.api_server().await?,
@@ -272,7 +272,7 @@ impl Fleet {
     /// Gives an order; what was changed, the orders after it, and when.
     ///
     /// # Errors
-    /// In words.
+    /// Names what is wrong, and the remedy.
     pub async fn place(
         &self,
         given: &Given,
@@ -292,7 +292,7 @@ impl Fleet {
     /// Pauses a controller or a key.
     ///
     /// # Errors
-    /// In words.
+    /// Names what is wrong, and the remedy.
     pub async fn pause(&self, target: Target, given: &Given) -> Result<Steered, Trouble> {
         let order = |found: &Found| Ok(order(&target, found.now));
         let (edit, after, now) = self.place(given, order).await?;
@@ -316,7 +316,7 @@ impl Fleet {
     /// Ends a pause.
     ///
     /// # Errors
-    /// In words.
+    /// Names what is wrong, and the remedy.
     pub async fn resume(&self, target: &Target) -> Result<Steered, Trouble> {
         let (edit, after, now) = self.edit(|found| Ok(lift(&found.orders, target))).await?;
         let mut steered = self.steered(target, !edit.is_empty(), &after, now);
@@ -344,7 +344,7 @@ impl Fleet {
     /// Sets workers or a rate of writes of a controller.
     ///
     /// # Errors
-    /// In words.
+    /// Names what is wrong, and the remedy.
     pub async fn set(
         &self,
         target: Target,
@@ -372,7 +372,7 @@ impl Fleet {
     /// Has a controller the workers or the rate of writes of its flags again.
     ///
     /// # Errors
-    /// In words.
+    /// Names what is wrong, and the remedy.
     pub async fn unset(&self, target: &Target) -> Result<Steered, Trouble> {
         let (edit, after, now) = self.edit(|found| Ok(lift(&found.orders, target))).await?;
         let mut steered = self.steered(target, !edit.is_empty(), &after, now);
@@ -386,7 +386,7 @@ impl Fleet {
     /// Drains a replica; with `wait` until it owns nothing, for so long at most.
     ///
     /// # Errors
-    /// In words.
+    /// Names what is wrong, and the remedy.
     pub async fn drain(
         &self,
         name: &str,
@@ -439,7 +439,7 @@ impl Fleet {
     /// Has a replica own ranges again.
     ///
     /// # Errors
-    /// In words.
+    /// Names what is wrong, and the remedy.
     pub async fn undrain(&self, name: &str) -> Result<Steered, Trouble> {
         let target = Target::Replica(name.to_owned());
         let (edit, after, now) = self.edit(|found| Ok(lift(&found.orders, &target))).await?;
@@ -508,7 +508,7 @@ impl Fleet {
     /// Changes the object; what was changed, the orders after it, and when.
     ///
     /// # Errors
-    /// In words.
+    /// Names what is wrong, and the remedy.
     pub async fn edit(
         &self,
         edit: impl Fn(&Found) -> Result<Edit, String>,
@@ -620,7 +620,7 @@ impl Fleet {
     /// The fleet's Leases of a kind.
     ///
     /// # Errors
-    /// In words.
+    /// Names what is wrong, and the remedy.
     pub async fn leases(&self, kind: &str) -> Result<Value, Trouble> {
         let path = format!(
             "/apis/coordination.k8s.io/v1/namespaces/{}/leases?labelSelector=manifold.dev%2Ffleet%3D{}%2Cmanifold.dev%2Flease%3D{kind}",

@@ -14,10 +14,10 @@ use super::{
 };
 use crate::{
     ask,
-    counting::Counting,
     queue::Monotonic,
     shadowing::Shadow,
     shared::{Shared, Unit},
+    view::counting::Counting,
 };
 
 /// What a key's plan is made from.

@@ -296,7 +296,7 @@ pub enum Unreadable {
     /// A controller that does not exist.
     #[error("there is no controller {name:?}{}", did_you_mean(.like))]
     NoController {
-        /// As given.
+        /// The name as it was given.
         name: String,
         /// One that is called alike.
         like: Option<String>,
@@ -359,7 +359,7 @@ pub fn known<'a>(
 pub struct Fault {
     /// Its name.
     pub field: String,
-    /// Why.
+    /// The reason, for people.
     pub why: Unreadable,
 }
 

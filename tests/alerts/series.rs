@@ -159,7 +159,7 @@ mod tests {
         series.hold(2, 3);
         let written: Vec<(&str, String)> = series.written().collect();
         assert_eq!(written[0], ("a_total", "0+10x6".to_owned()));
-        assert_eq!(written[1], ("b", "0+1x3 7 2+1x1".to_owned()));
+        assert_eq!(written[1], ("b", "0+1x3 7-5x1 3".to_owned()));
         assert_eq!(series.scrapes(), 7);
     }
 }

@@ -20,11 +20,11 @@ use coordinator::{Config, Gone, InFlightMark, Outside, RangeHost, ServerFence, S
 use futures::FutureExt as _;
 use node::{
     actors::host::LateFence,
-    api_server::ApiServer,
     clock::Clock,
     keys::Keys,
     node::{Node, Parts, Threads},
     queue::Monotonic,
+    server::api_server::ApiServer,
     shared::Shared,
     view::View,
 };

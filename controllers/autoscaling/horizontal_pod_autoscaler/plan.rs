@@ -50,6 +50,15 @@ struct SyncContext<'a> {
     plan: Plan,
 }
 
+/// What came of computing a proposal.
+enum Computed {
+    Proposed(Outcome),
+    /// Metrics must be queried first; the key comes again with their answers.
+    Queried,
+    /// The status says why.
+    Failed,
+}
+
 fn target<'a>(
     spec: &HorizontalPodAutoscalerSpec,
     catalogue: &'a controllers_kit::Catalogue,
@@ -330,13 +339,14 @@ impl SyncContext<'_> {
             desired = min;
             rescale = true;
         } else {
-            let Some(computed) = self.compute(key, scale, memory) else {
-                return;
-            };
-            let Ok(outcome) = computed else {
-                memory.done(self.settings, self.seen.now);
-                self.count("none", "internal");
-                return;
+            let outcome = match self.compute(key, scale, memory) {
+                Computed::Proposed(outcome) => outcome,
+                Computed::Queried => return,
+                Computed::Failed => {
+                    memory.done(self.settings, self.seen.now);
+                    self.count("none", "internal");
+                    return;
+                }
             };
             failed = !outcome.failures.is_empty();
             let metric = outcome.replicas.unwrap_or(0);
@@ -382,25 +392,20 @@ impl SyncContext<'_> {
 
     // ---- metrics ----
 
-    /// The proposal of the metrics. `None`: they must be queried again. An error is already in the status.
-    fn compute(
-        &mut self,
-        key: &Key,
-        scale: &Scale,
-        memory: &mut Memory,
-    ) -> Option<Result<Outcome, ()>> {
+    /// The proposal of the metrics.
+    fn compute(&mut self, key: &Key, scale: &Scale, memory: &mut Memory) -> Computed {
         let selector = match self.select(scale) {
             Ok(selector) => selector,
             Err(why) => {
                 self.cannot_compute(scale.replicas, Vec::new(), &why);
-                return Some(Err(()));
+                return Computed::Failed;
             }
         };
         if memory.selector.as_deref() != Some(scale.selector.as_str()) {
             memory.selector = Some(scale.selector.clone());
             if memory.another_round(ROUNDS_MAX) {
                 self.plan.requeue_now();
-                return None;
+                return Computed::Queried;
             }
         }
         let pods = pods::selected(self.seen, &key.namespace, &selector);
@@ -414,7 +419,7 @@ impl SyncContext<'_> {
             self.warn("AmbiguousSelector", &why);
             self.set(ACTIVE, false, "AmbiguousSelector", &why);
             self.cannot_compute(scale.replicas, Vec::new(), &why);
-            return Some(Err(()));
+            return Computed::Failed;
         }
         let catalogue = self.seen.catalogue();
         let asking = Asking {
@@ -424,7 +429,7 @@ impl SyncContext<'_> {
         };
         if self.lacks_answers(&asking) && memory.another_round(ROUNDS_MAX) {
             self.plan.requeue_now();
-            return None;
+            return Computed::Queried;
         }
         let given = Given {
             seen: self.seen,
@@ -457,14 +462,14 @@ impl SyncContext<'_> {
                 .error()
                 .unwrap_or_else(|| "no metrics are configured".to_owned());
             self.cannot_compute(scale.replicas, outcome.statuses, &why);
-            return Some(Err(()));
+            return Computed::Failed;
         }
         let message = format!(
             "the HPA was able to successfully calculate a replica count from {}",
             outcome.name
         );
         self.set(ACTIVE, true, "ValidMetricFound", &message);
-        Some(Ok(outcome))
+        Computed::Proposed(outcome)
     }
 
     fn select(&mut self, scale: &Scale) -> Result<Selector, String> {

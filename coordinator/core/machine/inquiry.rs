@@ -9,7 +9,7 @@ use std::{
 use super::{Config, Core, SHORT_PARTS, members::REPLICAS_MAX};
 use crate::{
     event::{Effect, Happening},
-    lease::{Epoch, Holder, RangeId, Time},
+    lease::{Epoch, Holder, NoAnswer, RangeId, Time},
     mutation::broken,
     questions::{Question, Replies},
 };
@@ -107,12 +107,12 @@ impl Core {
         now: Time,
         id: u64,
         from: &Holder,
-        result: Result<BTreeMap<RangeId, (bool, Epoch)>, ()>,
+        result: Result<BTreeMap<RangeId, (bool, Epoch)>, NoAnswer>,
     ) {
         if let Some(contact) = self.handoff.contacts.get_mut(from) {
             match result {
                 Ok(_) => contact.answered(now),
-                Err(()) => contact.unanswered(now, self.config.retry_period),
+                Err(NoAnswer) => contact.unanswered(now, self.config.retry_period),
             }
         }
         let retry_at = now + self.config.retry_period;

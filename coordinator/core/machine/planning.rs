@@ -95,7 +95,7 @@ pub struct Planned {
 /// A range that an operator wants to be a member's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pinned {
-    /// Which.
+    /// The range.
     pub range: RangeId,
     /// Whose it is to be.
     pub to: String,

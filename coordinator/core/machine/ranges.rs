@@ -13,7 +13,8 @@ use super::{
 use crate::{
     event::{Effect, Happening},
     lease::{
-        EPOCH_END, Epoch, Follows, Holder, RangeId, RangeLease, Time, Version, Written, next_epoch,
+        EPOCH_END, Epoch, Follows, Holder, NoAnswer, RangeId, RangeLease, Time, Version, Written,
+        next_epoch,
     },
     mutation::broken,
     ring::Ring,
@@ -228,7 +229,7 @@ impl Core {
         now: Time,
         range: RangeId,
         version: Version,
-        result: Result<bool, ()>,
+        result: Result<bool, NoAnswer>,
     ) {
         let same = self
             .ranges
@@ -244,7 +245,7 @@ impl Core {
                 let end = self.ranges.ends.entry(range).or_insert(0);
                 *end = version.max(*end);
             }
-            Ok(false) | Err(()) => {
+            Ok(false) | Err(NoAnswer) => {
                 if let Some(damaged) = self.ranges.damaged.get_mut(&range) {
                     damaged.delete_at = Some(now + self.config.retry_period);
                 }

@@ -78,7 +78,7 @@ pub struct Member {
 /// A range's owner by its Lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RangeOwner {
-    /// Which.
+    /// The range.
     pub range: RangeId,
     /// The owner's name.
     pub owner: Option<String>,
@@ -89,9 +89,9 @@ pub struct RangeOwner {
 /// A handoff under way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Move {
-    /// Which range.
+    /// The range.
     pub range: RangeId,
-    /// To whom.
+    /// The new owner.
     pub to: String,
 }
 

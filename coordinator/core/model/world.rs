@@ -14,9 +14,9 @@ use std::{
 };
 
 use crate::{
-    Config, Core, Effect, Epoch, Gone, Holder, Input, NotSent, Offer, OwnPhase, Plan, PlanLease,
-    RangeId, RangeLease, Renewal, RenewalConfig, RenewalEffect, RenewalInput, ReplicaLease, Status,
-    Time, Version, Written, deaths::first_life, mutation::broken,
+    Config, Core, Effect, Epoch, Gone, Holder, Input, NoAnswer, NotSent, Offer, OwnPhase, Plan,
+    PlanLease, RangeId, RangeLease, Renewal, RenewalConfig, RenewalEffect, RenewalInput,
+    ReplicaLease, Status, Time, Version, Written, deaths::first_life, mutation::broken,
 };
 
 const LEASE_DURATION: Duration = Duration::from_secs(5);
@@ -949,7 +949,11 @@ impl World {
             Effect::AnswerHolds { id, answer } => {
                 let me = self.holder(at);
                 if let Some((sender, inquiry, from)) = self.node(at).questions.remove(&id) {
-                    let result = if from == me { Ok(answer) } else { Err(()) };
+                    let result = if from == me {
+                        Ok(answer)
+                    } else {
+                        Err(NoAnswer)
+                    };
                     self.push(
                         sender,
                         What::Core(Input::HoldsAnswered {
@@ -975,7 +979,7 @@ impl World {
     }
 
     fn unanswered(&mut self, at: usize, inquiry: u64, from: Holder) {
-        let result = Err(());
+        let result = Err(NoAnswer);
         let message = self.message(
             at,
             What::Core(Input::HoldsAnswered {
@@ -1257,7 +1261,7 @@ impl World {
     /// What the sender of a request hears when nobody answers.
     fn no_answer(&self, ask: Ask) -> Option<What> {
         Some(match ask {
-            Ask::Own(RenewalEffect::Read, _) => What::Renewal(RenewalInput::Read(Err(()))),
+            Ask::Own(RenewalEffect::Read, _) => What::Renewal(RenewalInput::Read(Err(NoAnswer))),
             Ask::Own(RenewalEffect::Write { .. }, started) => {
                 What::Renewal(RenewalInput::Written {
                     started,
@@ -1285,7 +1289,7 @@ impl World {
             Ask::Delete(range, version) => What::Core(Input::RangeDeleted {
                 range,
                 version,
-                result: Err(()),
+                result: Err(NoAnswer),
             }),
         })
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::Range;
 use crate::gate::Stopped;
-use crate::heat::Rate;
+use crate::history::heat::Rate;
 use crate::reconcile::{Next, Trouble};
 
 /// What is busy?

@@ -8,7 +8,7 @@ use controllers_kit::{Key, Memory, Timestamp};
 use node_telemetry::trace::Woken;
 
 use crate::gate::Gate;
-use crate::heat::Heat;
+use crate::history::heat::Heat;
 use crate::queue;
 use crate::queue::{Monotonic, Queue};
 use crate::reconcile::{Mark, Next, ReportFrom, Trouble};

@@ -17,7 +17,7 @@ use super::known::Last;
 use super::marks::{is_gone, reached};
 use crate::actors::pacing::{REPORTS_QUIET, plan_spacing, report_from};
 use crate::gate::Stopped;
-use crate::heat::Heat;
+use crate::history::heat::Heat;
 use crate::queue::{Monotonic, Priority, Taken};
 use crate::reconcile::{Done, Job, Next, reconcile_with};
 use crate::shared::{Shared, Unit};

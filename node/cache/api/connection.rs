@@ -39,7 +39,7 @@ pub type Service = BoxCloneSyncService<http::Request<Body>, http::Response<Answe
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct NoAnswer {
-    /// Why.
+    /// The reason, for people.
     pub reason: String,
     /// Whether the server can't have seen the request.
     pub before_sending: bool,

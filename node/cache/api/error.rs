@@ -104,7 +104,7 @@ pub enum ApiError {
     Credentials {
         /// The server's address.
         server: Arc<str>,
-        /// Why.
+        /// The reason, for people.
         reason: String,
     },
 }

@@ -117,7 +117,7 @@ const fn check(
 
 /// A check and its finding.
 pub struct Verdict {
-    /// Which.
+    /// The check.
     pub check: &'static Check,
     /// What it found.
     pub finding: Finding,

@@ -100,7 +100,7 @@ pub enum Effect {
 /// Where a flag's value is in the configuration file and in `/configz`, as names joined by dots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// There.
+    /// At this path.
     In(&'static str),
     /// What is before its comma in the one, what is after it in the other.
     Halves(&'static str, &'static str),
@@ -242,7 +242,7 @@ pub enum Error {
     /// There is no such flag.
     #[error("unknown flag: {flag}{}", suggestion.as_ref().map(|name| format!(" (did you mean --{name}?)")).unwrap_or_default())]
     Unknown {
-        /// As given.
+        /// The flag as it was given.
         flag: String,
         /// The name that is most like it.
         suggestion: Option<String>,
@@ -250,7 +250,7 @@ pub enum Error {
     /// The value is missing.
     #[error("flag needs an argument: {flag} (expected {expected})")]
     Missing {
-        /// As given.
+        /// The flag as it was given.
         flag: String,
         /// What would do.
         expected: &'static str,
@@ -258,9 +258,9 @@ pub enum Error {
     /// The value is of another type.
     #[error("invalid argument {value:?} for {flag:?} flag: expected {expected}")]
     Value {
-        /// As given.
+        /// The flag as it was given.
         flag: String,
-        /// As given.
+        /// The value as it was given.
         value: String,
         /// What would do.
         expected: &'static str,

@@ -2,7 +2,7 @@
 // no state but the picture, so that it survives the replica that serves it.
 "use strict";
 const HUES = [212, 28, 150, 330, 50, 275, 185, 0, 95, 240];
-const WORK_LEAST = 1e-5, WAIT_LEAST = 1e-3, CODES_EACH = 12.65; // as in node/history.rs
+const WORK_LEAST = 1e-5, WAIT_LEAST = 1e-3, CODES_EACH = 12.65; // as in node/history/mod.rs
 const EDGE = 14, $ = (id) => document.getElementById(id);
 const dark = matchMedia("(prefers-color-scheme: dark)");
 

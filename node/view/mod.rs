@@ -1,5 +1,7 @@
 //! The cache as the actors see it: what is there, and how new it is. `node_cache::Cache` is the real one.
 
+pub(crate) mod counting;
+
 use std::time::Duration;
 
 use controllers_kit::{AnyObject, Key, Reader, Resource};

@@ -24,7 +24,7 @@ const TOKENS: &str = "serviceaccount-token-controller";
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 
 /// An RSA key for these tests alone, in the oldest of the forms: ring makes none.
-const RSA: &str = include_str!("keys_tests.pem");
+const RSA: &str = include_str!("tests.pem");
 
 fn new_key(algorithm: &'static SignatureAlgorithm) -> KeyPair {
     if algorithm != &PKCS_RSA_SHA256 {

@@ -1,6 +1,8 @@
 //! What the node asks of the API server besides watches and Leases. The real one is `ApiServer`; the seeded
 //! simulation has its own.
 
+pub mod api_server;
+
 use std::{sync::Arc, time::Duration};
 
 use controllers_kit::{Action, Descriptor, Failure, Key, Page, Resource, Str, Written};
@@ -74,7 +76,7 @@ impl Sender {
 /// A refused or lost request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Why.
+    /// What the server answered, or that it did not.
     pub failure: Failure,
     /// How long the server asked to be left alone.
     pub retry_after: Option<Duration>,

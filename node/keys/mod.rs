@@ -528,5 +528,4 @@ fn integer(der: &[u8], length: usize) -> Option<(Vec<u8>, &[u8])> {
 }
 
 #[cfg(test)]
-#[path = "keys_tests.rs"]
 mod tests;

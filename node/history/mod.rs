@@ -6,6 +6,8 @@
 //! page merges what all have recorded, so a range continues with its next owner's records, and what a dead
 //! replica had recorded is lost unless it was merged before.
 
+pub mod heat;
+
 use std::{
     collections::VecDeque,
     sync::atomic::{AtomicU64, Ordering},
@@ -430,5 +432,4 @@ impl History {
 }
 
 #[cfg(test)]
-#[path = "history_tests.rs"]
 mod tests;
