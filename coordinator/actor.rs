@@ -10,7 +10,7 @@ use coordinator_core::{
     OwnLease, Quarantine, RangeId, Refused, View, Written, first_life,
 };
 use peer_proto::RangeState;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, oneshot, watch};
+use tokio::sync::{Semaphore, broadcast, oneshot, watch};
 
 use crate::{
     Fence, Frozen, Gained, RangeHost,
@@ -230,16 +230,6 @@ impl Coordinator {
         );
     }
 
-    /// A turn among the Lease writes; `None` if the fence has closed while it was waited for. What was not
-    /// sent counts as without answer: it is tried again when the fence is open.
-    fn turn(&self) -> impl Future<Output = Option<OwnedSemaphorePermit>> + 'static {
-        let (writes, fence) = (Arc::clone(&self.writes), Arc::clone(&self.fence));
-        async move {
-            let permit = writes.acquire_owned().await.ok()?;
-            fence.is_renewed().then_some(permit)
-        }
-    }
-
     fn own(&self) -> OwnLease {
         self.renewal.own.borrow().clone()
     }
@@ -266,21 +256,13 @@ impl Coordinator {
             Effect::ReadRanges => self.read_ranges(ctx),
             Effect::ReadRange(range) => self.read_range(range, ctx),
             Effect::Evict(lease) => {
-                let (leases, turn) = (self.leases.clone(), self.turn());
-                self.spawn(ctx, async move {
-                    let result = match turn.await {
-                        Some(_permit) => {
-                            leases
-                                .write_replica(Some(lease.version), &lease, None)
-                                .await
-                        }
-                        None => Written::Unknown,
-                    };
-                    Input::Evicted {
-                        name: lease.name,
-                        result,
-                    }
-                });
+                let name = lease.name.clone();
+                let evict = async move |leases: Leases| {
+                    let version = Some(lease.version);
+                    leases.write_replica(version, &lease, None).await
+                };
+                let evicted = |result| Input::Evicted { name, result };
+                self.write(ctx, evict, Written::Unknown, evicted);
             }
             Effect::AskPod { holder, pod } => {
                 let asked = self.host.has_ended(&pod, first_life(&holder.incarnation));
@@ -299,56 +281,35 @@ impl Coordinator {
                 });
             }
             Effect::DeleteRange { range, version } => {
-                let (leases, turn) = (self.leases.clone(), self.turn());
-                self.spawn(ctx, async move {
-                    let result = match turn.await {
-                        Some(_permit) => leases.delete_range(range, version).await.map_err(|error| {
-                            tracing::warn!(range, %error, "deleting a damaged range Lease failed");
-                            NoAnswer
-                        }),
-                        None => Err(NoAnswer),
-                    };
-                    Input::RangeDeleted {
-                        range,
-                        version,
-                        result,
-                    }
-                });
+                let delete = async move |leases: Leases| {
+                    leases.delete_range(range, version).await.map_err(|error| {
+                        tracing::warn!(range, %error, "deleting a damaged range Lease failed");
+                        NoAnswer
+                    })
+                };
+                let deleted = move |result| Input::RangeDeleted {
+                    range,
+                    version,
+                    result,
+                };
+                self.write(ctx, delete, Err(NoAnswer), deleted);
             }
             Effect::Claim { version, lease } => {
-                let (leases, turn) = (self.leases.clone(), self.turn());
-                self.spawn(ctx, async move {
-                    let result = match turn.await {
-                        Some(_permit) => leases.write_range(version, &lease).await,
-                        None => Written::Unknown,
-                    };
-                    Input::Claimed {
-                        range: lease.range,
-                        result,
-                    }
-                });
+                let range = lease.range;
+                let claim = async move |leases: Leases| leases.write_range(version, &lease).await;
+                let claimed = move |result| Input::Claimed { range, result };
+                self.write(ctx, claim, Written::Unknown, claimed);
             }
             Effect::Swap { version, lease, .. } => {
-                let (leases, turn) = (self.leases.clone(), self.turn());
-                self.spawn(ctx, async move {
-                    let result = match turn.await {
-                        Some(_permit) => leases.write_range(Some(version), &lease).await,
-                        None => Written::Unknown,
-                    };
-                    Input::Swapped {
-                        range: lease.range,
-                        result,
-                    }
-                });
+                let range = lease.range;
+                let version = Some(version);
+                let swap = async move |leases: Leases| leases.write_range(version, &lease).await;
+                let swapped = move |result| Input::Swapped { range, result };
+                self.write(ctx, swap, Written::Unknown, swapped);
             }
             Effect::WritePlan { version, lease } => {
-                let (leases, turn) = (self.leases.clone(), self.turn());
-                self.spawn(ctx, async move {
-                    Input::PlanWritten(match turn.await {
-                        Some(_permit) => leases.write_plan(version, &lease).await,
-                        None => Written::Unknown,
-                    })
-                });
+                let plan = async move |leases: Leases| leases.write_plan(version, &lease).await;
+                self.write(ctx, plan, Written::Unknown, Input::PlanWritten);
             }
             Effect::Gained { range, epoch, kept } => {
                 let state = self.kept.remove(&range).filter(|_| kept);
@@ -446,6 +407,27 @@ impl Coordinator {
                 self.shared.fatal.send_replace(Some(fatal));
             }
         }
+    }
+
+    /// Writes a Lease once there is a place for the request. If the fence has closed while it was waited for,
+    /// `unanswered` is what came of it: it is tried again when the fence is open.
+    fn write<T: 'static>(
+        &self,
+        ctx: &mut Context<Self>,
+        write: impl AsyncFnOnce(Leases) -> T + 'static,
+        unanswered: T,
+        input: impl FnOnce(T) -> Input + 'static,
+    ) {
+        let (leases, writes) = (self.leases.clone(), Arc::clone(&self.writes));
+        let fence = Arc::clone(&self.fence);
+        self.spawn(ctx, async move {
+            let permit = writes.acquire_owned().await;
+            let result = match permit {
+                Ok(_permit) if fence.is_renewed() => write(leases).await,
+                _ => unanswered,
+            };
+            input(result)
+        });
     }
 
     fn read_replicas(&self, ctx: &mut Context<Self>) {
@@ -748,6 +730,7 @@ fn log(happening: &Happening, held: usize) {
         | Happening::Damaged { .. }
         | Happening::Doubtful { .. }
         | Happening::BadPlan { .. }
+        | Happening::MovesGivenUp { .. }
         | Happening::Dropped { .. } => tracing::warn!("{happening}"),
         Happening::Joined { .. }
         | Happening::Reopened { .. }

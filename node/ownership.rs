@@ -181,6 +181,7 @@ fn notice(happening: &Happening, held: usize) -> Option<Notice> {
         Happening::Doubtful { .. } => (EventType::Warning, "RangesDoubtful"),
         Happening::Planned { .. } => (EventType::Normal, "MovePlanned"),
         Happening::BadPlan { .. } => (EventType::Warning, "PlanUnreadable"),
+        Happening::MovesGivenUp { .. } => (EventType::Warning, "MovesGivenUp"),
         Happening::Joined { .. }
         | Happening::TookOver { .. }
         | Happening::Received { .. }
@@ -218,6 +219,7 @@ fn word(happening: &Happening) -> &'static str {
         Happening::Holds => "holds",
         Happening::Planned { .. } => "planned",
         Happening::BadPlan { .. } => "bad_plan",
+        Happening::MovesGivenUp { .. } => "moves_given_up",
     }
 }
 

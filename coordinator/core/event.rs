@@ -541,6 +541,13 @@ pub enum Happening {
         /// Whose it will be.
         to: String,
     },
+    /// This replica has planned that ranges stay where they are: who was to take them has not.
+    MovesGivenUp {
+        /// The plan's number.
+        number: u64,
+        /// The ranges.
+        ranges: BTreeSet<RangeId>,
+    },
     /// The fleet's plan can't be read: ranges are placed by equal numbers.
     BadPlan {
         /// The plan's number.
@@ -736,6 +743,13 @@ impl fmt::Display for Happening {
                 f,
                 "plan {number} moves range {range} from {from} to {to}: their work is uneven"
             ),
+            Self::MovesGivenUp { number, ranges } => {
+                write!(f, "plan {number} leaves where they are the ranges ")?;
+                write_ranges(f, ranges)?;
+                f.write_str(
+                    ": who was to take them has not within a minute, and is planned no others for five",
+                )
+            }
             Self::BadPlan { number, why } => write!(
                 f,
                 "plan {number} has no effect, and each replica gets as many ranges as the others: {why}; delete the \

@@ -27,7 +27,7 @@ pub const UNEVEN_FOR: Duration = Duration::from_secs(60);
 /// Between two moves.
 pub const MOVES_APART: Duration = Duration::from_secs(10);
 
-/// A range that was moved stays for so long.
+/// A range that was moved stays for so long, and a member that has not taken one is planned none for so long.
 pub const RESTS_FOR: Duration = Duration::from_secs(300);
 
 /// What a new owner says of a range's load counts after so long: its average begins with it.
@@ -110,9 +110,10 @@ impl Shares {
         }
     }
 
-    /// The member with the least work of those without a hot range, other than this one.
-    fn idlest(&self, but: usize) -> Option<usize> {
+    /// The member with the least work of those without a hot range that may take one, other than this one.
+    fn idlest(&self, but: usize, may_take: &dyn Fn(usize) -> bool) -> Option<usize> {
         let others = (0..self.load.len()).filter(|at| *at != but && self.hot[*at].is_none());
+        let others = others.filter(|at| may_take(*at));
         others.min_by_key(|at| (self.load[*at], *at))
     }
 }
@@ -125,8 +126,12 @@ pub fn spread(work: Work<'_>) -> (u64, u64) {
     (most, total / (work.members.max(1) as u64))
 }
 
-/// The move that helps most, where loads are uneven; `may_move` says of a range whether it may.
-pub fn next_shift(work: Work<'_>, may_move: &dyn Fn(RangeId) -> bool) -> Option<Shift> {
+/// The move that helps most, where loads are uneven, of a range that may move to a member that may take it.
+pub fn next_shift(
+    work: Work<'_>,
+    may_move: &dyn Fn(RangeId) -> bool,
+    may_take: &dyn Fn(usize) -> bool,
+) -> Option<Shift> {
     if work.members < 2 || work.owners.len() != work.loads.len() {
         return None;
     }
@@ -147,14 +152,14 @@ pub fn next_shift(work: Work<'_>, may_move: &dyn Fn(RangeId) -> bool) -> Option<
     // Two hot ranges part before anything else: each of them is more than all that follows.
     for range in shares.surplus.iter().copied().filter(|range| may(*range)) {
         let from = usize::from(work.owners[range]);
-        if let Some(to) = shares.idlest(from)
+        if let Some(to) = shares.idlest(from, may_take)
             && shares.load[to] + work.loads[range] < shares.load[from]
         {
             return shift(range, to);
         }
     }
     for from in uneven {
-        let Some(to) = shares.idlest(from) else {
+        let Some(to) = shares.idlest(from, may_take) else {
             continue;
         };
         let excess = signed(shares.excess(from, work));
@@ -201,6 +206,8 @@ pub struct Planner {
     moved_at: Option<Time>,
     /// When ranges were moved. Bound: the ranges; what is older than [`RESTS_FOR`] is dropped.
     moved: BTreeMap<RangeId, Time>,
+    /// Until when members that have not taken a range are planned none. Bound: the members.
+    refused: BTreeMap<String, Time>,
     /// Nothing is moved before: what was moved lately is not known.
     rests_until: Time,
     /// What was said of ranges' loads. Bound: the ranges.
@@ -219,6 +226,11 @@ impl Planner {
             self.moved_at = Some(now);
             self.moved.insert(range, now);
         }
+    }
+
+    /// A member has not taken a range that was planned for it.
+    pub fn saw_no_taker(&mut self, now: Time, member: String) {
+        self.refused.insert(member, now + RESTS_FOR);
     }
 
     /// This replica does not plan now: loads are waited for again when it does.
@@ -272,7 +284,8 @@ impl Planner {
             return None;
         }
         self.moved.retain(|_, at| now < *at + RESTS_FOR);
-        let Some(_) = next_shift(work, &|range| !is_pinned(range)) else {
+        self.refused.retain(|_, until| now < *until);
+        let Some(_) = next_shift(work, &|range| !is_pinned(range), &|_| true) else {
             self.uneven_since = None;
             return None;
         };
@@ -281,10 +294,12 @@ impl Planner {
         if now < since + UNEVEN_FOR || is_early || now < self.rests_until {
             return None;
         }
-        let moved = &self.moved;
-        next_shift(work, &|range| {
-            !is_pinned(range) && !moved.contains_key(&range)
-        })
+        let may_move = |range: RangeId| !is_pinned(range) && !self.moved.contains_key(&range);
+        let may_take = |at: usize| {
+            let name = members.get(at);
+            name.is_some_and(|name| !self.refused.contains_key(name))
+        };
+        next_shift(work, &may_move, &may_take)
     }
 }
 

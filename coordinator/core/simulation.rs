@@ -213,6 +213,8 @@ struct World {
     store_down_until: Time,
     /// No peer reaches another until then.
     peers_cut_until: Time,
+    /// Takes no range that is offered.
+    refuses: Option<usize>,
     latest: BTreeMap<RangeId, u64>,
     handoffs: u64,
     takeovers: u64,
@@ -236,6 +238,7 @@ impl World {
             faults_until,
             store_down_until: Time::ZERO,
             peers_cut_until: Time::ZERO,
+            refuses: None,
             latest: BTreeMap::new(),
             handoffs: 0,
             takeovers: 0,
@@ -701,6 +704,15 @@ impl World {
     fn send(&mut self, node: usize, range: RangeId, epoch: Epoch, attempt: u64, to: &Holder) {
         let from = self.holder(node);
         let work = self.nodes[node].work.get(&range).copied().unwrap_or(0);
+        if self.refuses.is_some() && self.refuses == self.peer(to) {
+            let result = Err(NotSent::TooLarge("more than a message".to_owned()));
+            let sent = Input::Sent {
+                range,
+                attempt,
+                result,
+            };
+            return self.push(Duration::from_millis(10), node, What::Core(sent));
+        }
         if let Some(peer) = self.peer(to)
             && !self.lost()
         {
@@ -1324,6 +1336,29 @@ fn uneven_loads_are_spread_by_few_moves_and_stay_so_when_the_planner_dies() {
     // Deleted by hand: equal numbers again.
     world.store.remove_plan();
     world.run(Duration::from_secs(270));
+    world.check_rest();
+}
+
+#[test]
+fn a_planned_move_that_nobody_takes_is_given_up_and_others_follow() {
+    let mut world = World::new(7, 3, 32, Time::ZERO);
+    world.run(Duration::from_secs(20));
+    let hot = world.nodes[1].epochs.keys().copied().take(6);
+    let loads: BTreeMap<RangeId, crate::Level> = hot.map(|range| (range, 90)).collect();
+    world.refuses = Some(0);
+    with_loads(&mut world, Duration::from_secs(400), &loads);
+    let each = crate::load_of(90);
+    assert_eq!(
+        load_by_node(&world, &loads),
+        [0, 3 * each, 3 * each],
+        "{:?}",
+        plans(&world)
+    );
+    world.refuses = None;
+    with_loads(&mut world, Duration::from_secs(1200), &loads);
+    assert_eq!(load_by_node(&world, &loads), [2 * each, 2 * each, 2 * each]);
+    world.store.remove_plan();
+    world.run(Duration::from_secs(1230));
     world.check_rest();
 }
 

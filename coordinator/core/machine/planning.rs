@@ -31,6 +31,9 @@ const UNKNOWN_FOR: Duration = Duration::from_secs(10);
 /// A range that is pinned no more is placed at home for so long, or until it is there.
 const RETURNS_FOR: Duration = Duration::from_secs(20);
 
+/// A planned move that is not carried out in so long is given up: most take a second.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(60);
+
 /// Plans are counted in an int32.
 const NUMBERS: u64 = 1 << 31;
 
@@ -62,6 +65,8 @@ pub(super) struct Planning {
     is_writing: bool,
     /// Since when the plan names others than there are.
     outdated_since: Option<Time>,
+    /// Of the planner: the ranges that are not where they are to be, and since when it is these.
+    displaced: Option<(Time, Vec<RangeId>)>,
     /// Of the planner: the busiest member's load and the mean.
     spread: Option<(u64, u64)>,
 }
@@ -314,22 +319,30 @@ impl Core {
         else {
             self.planning.planner.pauses();
             (self.planning.spread, self.planning.outdated_since) = (None, None);
+            self.planning.displaced = None;
             return;
         };
-        let Some(placed) = self
-            .ranges
-            .placed
-            .0
-            .as_ref()
-            .filter(|_| self.is_as_placed(ring))
-        else {
-            return;
-        };
-        let (homes, owners) = (
-            placed.placement.homes.to_vec(),
-            Arc::clone(&placed.placement.placed),
-        );
         let members = ring.members().to_vec();
+        let (Some(placed), Some(displaced)) = (&self.ranges.placed.0, self.displaced(ring)) else {
+            self.planning.displaced = None;
+            return;
+        };
+        let homes = placed.placement.homes.to_vec();
+        let mut owners = placed.placement.placed.to_vec();
+        if !self.continues_without(now, &displaced) {
+            return;
+        }
+        let unplanned: BTreeMap<RangeId, u16> = displaced
+            .iter()
+            .copied()
+            .filter(|(range, _)| !self.planning.pins.contains_key(range))
+            .collect();
+        if !unplanned.is_empty() {
+            return self.give_up(now, members, homes, unplanned, out);
+        }
+        for (range, owner) in displaced {
+            owners[usize::from(range)] = owner;
+        }
         let reported = |range: RangeId, owner: u16| {
             let name = members.get(usize::from(owner));
             let seen = name.and_then(|name| self.members.seen.get(name));
@@ -357,28 +370,98 @@ impl Core {
             && self.followed_by(ring).plans
     }
 
-    /// Whether each range is where it is to be: one move ends before the next one is planned.
-    fn is_as_placed(&self, ring: &Ring) -> bool {
-        let Some(placed) = &self.ranges.placed.0 else {
-            return false;
+    /// The ranges that members hold for whom they are not placed, and the indices of these members. `None`
+    /// while a range has no member for an owner, is about to be handed over, or slow start bounds a member.
+    fn displaced(&self, ring: &Ring) -> Option<Vec<(RangeId, u16)>> {
+        let placed = self.ranges.placed.0.as_ref()?;
+        if !placed.most.iter().all(Option::is_none) {
+            return None;
+        }
+        let mut displaced = Vec::new();
+        for (range, at) in (0..).zip(placed.placement.placed.iter()) {
+            let holder = self.ranges.leases.get(&range)?.holder.as_ref()?;
+            let owner = ring.members().binary_search(&holder.name).ok()?;
+            let owner = u16::try_from(owner).ok()?;
+            if !self.is_live(holder) {
+                return None;
+            }
+            if owner != *at {
+                displaced.push((range, owner));
+            }
+        }
+        let mut held = self.handoff.held.values();
+        let rests = held.all(|held| held.phase == Phase::Serving);
+        (rests || !displaced.is_empty()).then_some(displaced)
+    }
+
+    /// Whether the next move may be planned: each range is where it is to be, or has not got there for so
+    /// long that others do not wait for it.
+    fn continues_without(&mut self, now: Time, displaced: &[(RangeId, u16)]) -> bool {
+        if displaced.is_empty() {
+            self.planning.displaced = None;
+            return true;
+        }
+        let ranges: Vec<RangeId> = displaced.iter().map(|(range, _)| *range).collect();
+        match &self.planning.displaced {
+            Some((since, same)) if *same == ranges => now >= *since + GIVEN_UP_AFTER,
+            _ => {
+                self.planning.displaced = Some((now, ranges));
+                false
+            }
+        }
+    }
+
+    /// Has a plan leave ranges with their owners that those for whom they were planned have not taken: one
+    /// that is never taken, because its state is too large to be handed over, would hold up every other move.
+    /// Equal numbers, which no plan makes, are aimed at all the same.
+    fn give_up(
+        &mut self,
+        now: Time,
+        members: Vec<String>,
+        mut homes: Vec<u16>,
+        unplanned: BTreeMap<RangeId, u16>,
+        out: &mut Vec<Effect>,
+    ) {
+        let is_planned = |plan: &Arc<Plan>| plan.members() == members;
+        if !self.planning.plan.as_ref().is_some_and(is_planned) {
+            return;
+        }
+        let ranges = unplanned.keys().copied().collect();
+        for (range, owner) in unplanned {
+            let home = &mut homes[usize::from(range)];
+            if let Some(member) = members.get(usize::from(*home)) {
+                let member = member.clone();
+                self.planning.planner.saw_no_taker(now, member);
+            }
+            *home = owner;
+        }
+        let Ok(plan) = Plan::new(members, homes) else {
+            return;
         };
-        let is_owner = |(range, at): (RangeId, &u16)| {
-            let holder = self
-                .ranges
-                .leases
-                .get(&range)
-                .and_then(|lease| lease.holder.as_ref());
-            holder.is_some_and(|holder| {
-                Some(&holder.name) == ring.members().get(usize::from(*at)) && self.is_live(holder)
-            })
-        };
-        placed.most.iter().all(Option::is_none)
-            && self
-                .handoff
-                .held
-                .values()
-                .all(|held| held.phase == Phase::Serving)
-            && (0..).zip(placed.placement.placed.iter()).all(is_owner)
+        let number = self.next_number();
+        out.push(Effect::Happened(Happening::MovesGivenUp { number, ranges }));
+        self.planning.displaced = None;
+        self.send_plan(number, plan.to_string(), out);
+    }
+
+    /// The number of the next plan.
+    fn next_number(&self) -> u64 {
+        let before = self.planning.lease.as_ref();
+        before.map_or(0, |lease| lease.number) % (NUMBERS - 1) + 1
+    }
+
+    fn send_plan(&mut self, number: u64, text: String, out: &mut Vec<Effect>) {
+        self.planning.outdated_since = None;
+        self.planning.is_writing = true;
+        out.push(Effect::WritePlan {
+            version: self.planning.lease.as_ref().map(|lease| lease.version),
+            lease: PlanLease {
+                version: 0,
+                number,
+                text,
+                planner: self.config.name.clone(),
+            },
+        });
     }
 
     fn write_plan(
@@ -419,8 +502,7 @@ impl Core {
                 plan.to_string()
             }
         };
-        let before = self.planning.lease.as_ref();
-        let number = before.map_or(0, |lease| lease.number) % (NUMBERS - 1) + 1;
+        let number = self.next_number();
         if let Some(Shift { range, from, to }) = shift {
             out.push(Effect::Happened(Happening::Planned {
                 number,
@@ -429,17 +511,7 @@ impl Core {
                 to: name(to),
             }));
         }
-        self.planning.outdated_since = None;
-        self.planning.is_writing = true;
-        out.push(Effect::WritePlan {
-            version: before.map(|lease| lease.version),
-            lease: PlanLease {
-                version: 0,
-                number,
-                text,
-                planner: self.config.name.clone(),
-            },
-        });
+        self.send_plan(number, text, out);
     }
 
     /// What is said of plans and pins.

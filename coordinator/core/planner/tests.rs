@@ -22,7 +22,7 @@ fn moves(members: usize, owners: &[u16], loads: &[u64]) -> Vec<String> {
     let (mut owners, loads) = (owners.to_vec(), percent(loads));
     let mut moves = Vec::new();
     while let Some(Shift { range, from, to }) =
-        next_shift(work(members, &owners, &loads), &|_| true)
+        next_shift(work(members, &owners, &loads), &|_| true, &|_| true)
     {
         owners[usize::from(range)] = to;
         moves.push(format!("{range}:{from}>{to}"));
@@ -221,7 +221,9 @@ proptest! {
         let hot: Vec<usize> = begun.hot.iter().flatten().chain(&begun.surplus).copied().collect();
         let mut been: Vec<Vec<u16>> = owners.iter().map(|owner| vec![*owner]).collect();
         let mut count = 0;
-        while let Some(Shift { range, from, to }) = next_shift(work(members, &owners, loads), &|_| true) {
+        while let Some(Shift { range, from, to }) =
+            next_shift(work(members, &owners, loads), &|_| true, &|_| true)
+        {
             let at = usize::from(range);
             prop_assert_eq!((owners[at], from != to), (from, true));
             owners[at] = to;
@@ -241,7 +243,7 @@ proptest! {
         for member in 0..members {
             let excess = shares.excess(member, work(members, &owners, loads));
             if excess > shares.fair / UNEVEN_PARTS && excess >= UNEVEN_LEAST {
-                let to = shares.idlest(member).map_or(u64::MAX, |to| shares.load[to]);
+                let to = shares.idlest(member, &|_| true).map_or(u64::MAX, |to| shares.load[to]);
                 let gain = shares.fair / 20;
                 prop_assert!(
                     to.saturating_add(largest(member)) + gain + 1 >= shares.fair + excess || largest(member) < gain.max(1),
