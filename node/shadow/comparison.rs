@@ -341,10 +341,15 @@ impl Comparison {
     /// Changes of which it is time to ask whether a controller here would make them.
     pub fn to_ask(&mut self, now: Now) -> Vec<Candidate> {
         let now = self.effective(now);
-        let patience = self.config.patience;
         let mut due = Vec::new();
         for (id, one) in &mut self.waiting {
             let age = now.saturating_sub(one.since);
+            // The timer by which a controller here would have made it may end as much later.
+            let controller = one
+                .answer
+                .as_ref()
+                .map_or(UNKNOWN, |found| found.controller);
+            let patience = self.config.patience(controller);
             let at = match one.asked {
                 0 => Some(Duration::ZERO),
                 asked if asked <= ASKED_AGAIN.len() => {

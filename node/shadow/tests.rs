@@ -272,35 +272,38 @@ fn what_was_planned_long_before_is_early() {
     assert_eq!(kinds(verdicts), [Kind::Early]);
 }
 
-#[test]
-fn a_change_that_nobody_wants_is_asked_about_and_extra_after_a_patience() {
-    let unwanted = || {
-        Answer::Unwanted(Box::new(Unwanted {
-            controller: ROLLER,
-            key: "shop/web".to_owned(),
-            instead: None,
-            by: "kube-controller-manager",
-        }))
-    };
-    let mut comparison = comparison();
-    assert_eq!(
-        comparison.observed(relabelled("web", "x"), true, secs(10)),
-        []
-    );
+/// When a change that this controller would not have made is asked about until it is extra, in milliseconds.
+fn asked_until_extra(comparison: &mut Comparison, controller: &'static str) -> Vec<u128> {
+    let seen = comparison.observed(relabelled("web", "x"), true, secs(10));
+    assert_eq!(seen, []);
     let mut asked = Vec::new();
-    for half in 20..=200 {
+    for half in 20..=700 {
         let now = Duration::from_millis(half * 500);
         for candidate in comparison.to_ask(now) {
             asked.push(now.as_millis());
-            let verdict = comparison.answered(&candidate, unwanted(), "12:00");
-            let expected: &[Kind] = if candidate.is_last {
-                &[Kind::Extra]
-            } else {
-                &[]
+            let unwanted = Answer::Unwanted(Box::new(Unwanted {
+                controller,
+                key: "shop/web".to_owned(),
+                instead: None,
+                by: "kube-controller-manager",
+            }));
+            let verdict = comparison.answered(&candidate, unwanted, "12:00");
+            let expected: &[Kind] = match candidate.is_last {
+                true => &[Kind::Extra],
+                false => &[],
             };
             assert_eq!(kinds(verdict), expected);
         }
     }
+    asked
+}
+
+#[test]
+fn a_change_that_nobody_wants_is_asked_about_and_extra_after_a_patience() {
+    let by_timer = asked_until_extra(&mut comparison(), TIMER);
+    assert_eq!(by_timer, [10_000, 10_500, 13_000, 22_000, 310_000]);
+    let mut comparison = comparison();
+    let asked = asked_until_extra(&mut comparison, ROLLER);
     assert_eq!(asked, [10_000, 10_500, 13_000, 22_000, 70_000]);
     let one = &comparison.differences().0[0];
     assert_eq!(

@@ -180,10 +180,12 @@ fn keys<'a>(
     let resource = newest.resource();
     let version = newest.metadata().resource_version;
     // A change concerns, too, the keys that the object's creation woke: the garbage collector's key of a
-    // dependent is woken by its existence, and a zone's by its nodes.
+    // dependent is woken by its existence, and a zone's by its nodes. One that is being deleted may wake
+    // nobody any more, so it counts as it was, too.
     let ways = [
         (change.old.as_ref(), change.new.as_ref()),
         (None, Some(newest)),
+        (None, change.old.as_ref()),
     ];
     // Also as it was without the change: a pod whose claim is reserved needs nothing any more.
     let before = present_without(change);
@@ -468,7 +470,9 @@ impl OfKey<'_> {
 
     /// Whether a plan would delete another pod of the same owner, and by its name alone: upstream's order
     /// leaves open which of two pods goes that are alike. They exchange names and uids: where the plan then
-    /// deletes the same name, nothing else counts.
+    /// deletes the same name, nothing else counts. In which order a DaemonSet's nodes have their turn is open
+    /// as well, so its pods exchange their nodes: where the plan then deletes the other one, only the node
+    /// counted.
     async fn deletes_an_equal(
         &mut self,
         objects: &Objects,
@@ -501,17 +505,26 @@ impl OfKey<'_> {
             else {
                 continue;
             };
-            let keys = [other, deleted].map(|pod| Key::of_meta(pod.metadata()));
-            let mut exchanged = objects.clone();
-            exchanged.insert(place(&keys[0]), Some(as_other(deleted, other)));
-            exchanged.insert(place(&keys[1]), Some(as_other(other, deleted)));
-            let planned = self.planned(&exchanged, age, sender).await;
-            let deletes = |key: &Key| {
-                let mut wants = planned.iter();
-                wants.any(|want| want.deed == Deed::Delete && want.key == *key)
-            };
-            if deletes(&keys[0]) && !deletes(&keys[1]) {
-                return true;
+            let [own, of_other] = [deleted, other].map(|pod| Key::of_meta(pod.metadata()));
+            let is_daemon = owner_kind(deleted).is_some_and(|kind| *kind == *"DaemonSet");
+            let names = [as_other(other, deleted), as_other(deleted, other)];
+            let nodes = is_daemon.then(|| [at_node_of(deleted, other), at_node_of(other, deleted)]);
+            let ways = [(Some(names), &of_other, &own), (nodes, &own, &of_other)];
+            for (exchanged, goes, stays) in ways {
+                let Some([first, second]) = exchanged else {
+                    continue;
+                };
+                let mut objects = objects.clone();
+                objects.insert(place(&own), Some(first));
+                objects.insert(place(&of_other), Some(second));
+                let planned = self.planned(&objects, age, sender).await;
+                let deletes = |key: &Key| {
+                    let mut wants = planned.iter();
+                    wants.any(|want| want.deed == Deed::Delete && want.key == *key)
+                };
+                if deletes(goes) && !deletes(stays) {
+                    return true;
+                }
             }
         }
         false
@@ -530,6 +543,20 @@ fn as_other(pod: &Pod, other: &Pod) -> AnyObject {
     let meta = pod.metadata_mut();
     (meta.name, meta.uid) = (of.name.clone(), of.uid.clone());
     Arc::new(pod)
+}
+
+/// A pod on the node of another one.
+fn at_node_of(pod: &Pod, other: &Pod) -> AnyObject {
+    let mut pod = pod.clone();
+    if let (Some(spec), Some(of)) = (&mut pod.spec, &other.spec) {
+        spec.node_name = of.node_name.clone();
+        spec.affinity.clone_from(&of.affinity);
+    }
+    Arc::new(pod)
+}
+
+fn owner_kind(pod: &Pod) -> Option<controllers_kit::Str> {
+    pod.metadata().controller().map(|owner| owner.kind.clone())
 }
 
 /// Whether the manager in charge has made a change, as far as the object says.

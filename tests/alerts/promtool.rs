@@ -71,20 +71,22 @@ impl Promtool {
     /// not.
     pub(super) fn test(&self, rules: &Rules, cases: &[Case<'_>]) -> Result<Duration> {
         let began = Instant::now();
-        if self.passes(rules, cases).is_ok() {
+        if self.passes(rules, cases, "all").is_ok() {
             return Ok(began.elapsed());
         }
         let failed: Vec<String> = cases
             .iter()
             .filter_map(|case| {
-                let error = self.passes(rules, std::slice::from_ref(case)).err()?;
+                let cases = std::slice::from_ref(case);
+                let error = self.passes(rules, cases, case.name).err()?;
                 Some(format!("{}: {error:#}", case.name))
             })
             .collect();
         bail!("{}", failed.join("\n"))
     }
 
-    fn passes(&self, rules: &Rules, cases: &[Case<'_>]) -> Result<()> {
+    /// `name`: of the file, which stays where a test fails.
+    fn passes(&self, rules: &Rules, cases: &[Case<'_>], name: &str) -> Result<()> {
         let tests: Vec<Value> = cases.iter().map(|case| test(rules, case)).collect();
         let file = json!({
             "rule_files": [workspace_root().join(SOURCE)],
@@ -94,7 +96,7 @@ impl Promtool {
         // JSON is YAML.
         let path = self
             .dir
-            .write("alerts.test.yaml", serde_json::to_vec(&file)?)?;
+            .write(&format!("{name}.test.yaml"), serde_json::to_vec(&file)?)?;
         self.run(&["test", "rules"], &path)?;
         Ok(())
     }

@@ -34,8 +34,11 @@ const BEFORE: Duration = Duration::from_secs(30);
 const DURING: Duration = Duration::from_secs(45);
 /// The state that a course ends in is held for this long, in minutes: longer than any alert waits for.
 const HELD_MINUTES: usize = 40;
-/// The scrapes that a course is held by.
-const HELD_BY: usize = 6;
+/// The scrapes that a course is held by. Rules are evaluated at each sixth, which must not be the same one of
+/// them each time.
+const HELD_BY: usize = 7;
+/// Recorded after what is ordinary: what keys have waited for meanwhile is over before what is held begins.
+const AFTER: Duration = Duration::from_secs(60);
 /// A replica that has died gets its share step by step, and one whose watches were frozen counts as current
 /// within two minutes.
 const RESTS_WITHIN: Duration = Duration::from_secs(240);
@@ -214,7 +217,7 @@ impl Bed {
     /// What is ordinary, once the fleet rests again.
     async fn over(&mut self, name: &'static str) -> Result<()> {
         self.rest().await?;
-        tokio::time::sleep(BEFORE).await;
+        tokio::time::sleep(AFTER).await;
         self.end(name, None);
         Ok(())
     }
