@@ -397,9 +397,11 @@ impl Core {
     /// Whether the next move may be planned: each range is where it is to be, or has not got there for so
     /// long that others do not wait for it.
     fn continues_without(&mut self, now: Time, displaced: &[(RangeId, u16)]) -> bool {
-        if displaced.is_empty() {
+        // Equal numbers are aimed at for as long as it takes: that they are not reached counts for nothing.
+        let is_ordered = self.planning.plan.is_some() || !self.planning.pins.is_empty();
+        if displaced.is_empty() || !is_ordered {
             self.planning.displaced = None;
-            return true;
+            return displaced.is_empty();
         }
         let ranges: Vec<RangeId> = displaced.iter().map(|(range, _)| *range).collect();
         match &self.planning.displaced {
