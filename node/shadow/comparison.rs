@@ -43,6 +43,11 @@ impl Config {
             false => self.patience,
         }
     }
+
+    /// Until when after a change there are questions about it.
+    pub fn patience_max(&self) -> Duration {
+        self.patience * self.slow.1
+    }
 }
 
 /// What has come of a planned write, or of a change that was seen.

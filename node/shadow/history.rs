@@ -45,7 +45,8 @@ pub struct History {
 }
 
 impl History {
-    /// Where the last question about a change comes after this patience, or after a queue of questions.
+    /// Where the last question about a change comes after this patience ([`crate::Config::patience_max`]), or
+    /// after a queue of questions.
     pub fn new(patience: Duration) -> Self {
         Self {
             changes: BTreeMap::new(),

@@ -182,11 +182,12 @@ fn keys<'a>(
     // A change concerns, too, the keys that the object's creation woke: the garbage collector's key of a
     // dependent is woken by its existence, and a zone's by its nodes. One that is being deleted may wake
     // nobody any more, so it counts as it was, too.
-    let ways = [
-        (change.old.as_ref(), change.new.as_ref()),
-        (None, Some(newest)),
-        (None, change.old.as_ref()),
-    ];
+    let (old, new) = (change.old.as_ref(), change.new.as_ref());
+    let as_it_was = old.filter(|_| new.is_some());
+    let ways: Vec<_> = [(old, new), (None, Some(newest))]
+        .into_iter()
+        .chain(as_it_was.map(|old| (None, Some(old))))
+        .collect();
     // Also as it was without the change: a pod whose claim is reserved needs nothing any more.
     let before = present_without(change);
     let before = Past::new(&*shared.view, &before, &shadow.indexes);
@@ -483,9 +484,12 @@ impl OfKey<'_> {
         let Some(deleted) = change.old.as_ref().and_then(pod_of) else {
             return false;
         };
-        let owner = |pod: &Pod| pod.metadata().controller().map(|owner| owner.uid.clone());
-        let Some(of) = owner(deleted) else {
+        let Some(owner) = deleted.metadata().controller() else {
             return false;
+        };
+        let is_sibling = |pod: &&Pod| {
+            let of = pod.metadata().controller();
+            of.is_some_and(|of| of.uid == owner.uid)
         };
         let resource = Pod::resource();
         let place = |key: &Key| (resource.group, resource.plural, key.clone());
@@ -501,12 +505,11 @@ impl OfKey<'_> {
             found.take(EQUALS_MAX).collect::<Vec<_>>()
         };
         for other in others {
-            let Some(other) = pod_of(&other).filter(|other| owner(other).as_ref() == Some(&of))
-            else {
+            let Some(other) = pod_of(&other).filter(is_sibling) else {
                 continue;
             };
             let [own, of_other] = [deleted, other].map(|pod| Key::of_meta(pod.metadata()));
-            let is_daemon = owner_kind(deleted).is_some_and(|kind| *kind == *"DaemonSet");
+            let is_daemon = *owner.kind == *"DaemonSet";
             let names = [as_other(other, deleted), as_other(deleted, other)];
             let nodes = is_daemon.then(|| [at_node_of(deleted, other), at_node_of(other, deleted)]);
             let ways = [(Some(names), &of_other, &own), (nodes, &own, &of_other)];
@@ -553,10 +556,6 @@ fn at_node_of(pod: &Pod, other: &Pod) -> AnyObject {
         spec.affinity.clone_from(&of.affinity);
     }
     Arc::new(pod)
-}
-
-fn owner_kind(pod: &Pod) -> Option<controllers_kit::Str> {
-    pod.metadata().controller().map(|owner| owner.kind.clone())
 }
 
 /// Whether the manager in charge has made a change, as far as the object says.

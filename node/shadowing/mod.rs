@@ -118,6 +118,8 @@ pub struct Shadow {
     comparison: Mutex<Comparison>,
     history: Mutex<History>,
     memories: Mutex<HashMap<(u16, Key), Memories>>,
+    /// After which no question about a change comes.
+    asked_within: Duration,
     changes: mpsc::Sender<Change>,
     seen: Mutex<Seen>,
     waiting: Mutex<Option<mpsc::Receiver<Change>>>,
@@ -154,9 +156,11 @@ impl Shadow {
             early: EARLY.min(options.patience / 2),
         };
         metrics.is_shadow();
+        let asked_within = config.patience_max();
         Arc::new(Self {
             comparison: Mutex::new(Comparison::new(config)),
-            history: Mutex::new(History::new(options.patience)),
+            history: Mutex::new(History::new(asked_within)),
+            asked_within,
             memories: Mutex::default(),
             changes,
             seen: Mutex::default(),
@@ -238,7 +242,7 @@ impl Shadow {
             of_key.push_back((now, packed));
         }
         // As of its first question the oldest change is asked about.
-        let is_old = |at: &Monotonic| *at + self.options.patience < now;
+        let is_old = |at: &Monotonic| *at + self.asked_within < now;
         while of_key.len() > MEMORIES_OF_KEY_MAX || (of_key.len() > 1 && is_old(&of_key[1].0)) {
             of_key.pop_front();
         }
