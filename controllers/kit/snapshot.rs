@@ -11,6 +11,11 @@ use crate::{Catalogue, Key, cloud};
 
 /// A store of projections. The node's cache is one, `testing::World` another.
 pub trait Reader: Send + Sync {
+    /// The store over which this one is a layer, that changes or counts what is read: it answers what the
+    /// layer does not. Objects are the layer's to answer, and so is their number.
+    fn below(&self) -> Option<&dyn Reader> {
+        None
+    }
     /// Reads one object.
     fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Option<AnyObject>;
     /// All objects of a namespace, or of the cluster (`None`), in order of namespace and name.
@@ -27,28 +32,31 @@ pub trait Reader: Send + Sync {
     /// What the API serves, for controllers that asked for it ([`crate::Watches::catalogue`],
     /// [`crate::Watches::discovered`]); an empty one for others, and before discovery was read.
     fn catalogue(&self) -> Arc<Catalogue> {
-        Arc::default()
+        self.below().map(Reader::catalogue).unwrap_or_default()
     }
     /// Whether an object of this uid was seen to be deleted. A uid never returns, so `true` is final;
     /// `false` proves nothing.
-    fn gone(&self, _uid: &str) -> bool {
-        false
+    fn gone(&self, uid: &str) -> bool {
+        self.below().is_some_and(|below| below.gone(uid))
     }
     /// Whether a name must not be given to a new child: an object of it exists, or was seen to be removed
     /// within the last hour ([`crate::names::REUSE_AFTER_SECONDS`]). Removals are remembered for resources
     /// that have generated children: pods, EndpointSlices, ResourceClaims.
     fn name_used(&self, resource: &'static Resource, namespace: &str, name: &str) -> bool {
-        self.get(resource, namespace, name).is_some()
+        match self.below() {
+            Some(below) => below.name_used(resource, namespace, name),
+            None => self.get(resource, namespace, name).is_some(),
+        }
     }
     /// Whether the removal of every object that belonged to, or came after, the object of this uid within
     /// the last hour was seen: the store has followed changes for an hour, or since before that object was
     /// created.
-    fn history_covers(&self, _uid: &str) -> bool {
-        true
+    fn history_covers(&self, uid: &str) -> bool {
+        self.below().is_none_or(|below| below.history_covers(uid))
     }
     /// The version from which on removals were seen.
     fn history_since(&self) -> u64 {
-        0
+        self.below().map_or(0, Reader::history_since)
     }
     /// How many objects of a resource there are.
     fn count(&self, resource: &'static Resource) -> usize {
@@ -60,21 +68,22 @@ pub trait Reader: Send + Sync {
     /// that did not ask for ages ([`crate::Watches::ages`]).
     fn heartbeat_age(
         &self,
-        _resource: &'static Resource,
-        _namespace: &str,
-        _name: &str,
+        resource: &'static Resource,
+        namespace: &str,
+        name: &str,
     ) -> Option<Duration> {
-        None
+        self.below()?.heartbeat_age(resource, namespace, name)
     }
     /// How long a pod has been exposed to a taint of its node with effect `NoExecute`, of this key, as this
     /// replica has seen both: since the taint has come (or its value has changed), or the pod, where it came
     /// later. Measured as [`Reader::heartbeat_age`]. `None` where the taint was not seen.
-    fn exposure_age(&self, _node: &str, _taint: &str, _pod: &Key) -> Option<Duration> {
-        None
+    fn exposure_age(&self, node: &str, taint: &str, pod: &Key) -> Option<Duration> {
+        self.below()?.exposure_age(node, taint, pod)
     }
     /// How reliable the cached objects of a resource are.
-    fn standing(&self, _resource: &'static Resource) -> Standing {
-        Standing::Complete
+    fn standing(&self, resource: &'static Resource) -> Standing {
+        self.below()
+            .map_or(Standing::Complete, |below| below.standing(resource))
     }
 }
 

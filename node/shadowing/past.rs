@@ -1,10 +1,8 @@
 //! The cache as it was at a moment before.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
-use controllers_kit::{
-    Answer, Answers, AnyObject, Catalogue, Index, Key, Query, Reader, Resource, Standing,
-};
+use controllers_kit::{Answer, Answers, AnyObject, Index, Key, Query, Reader, Resource};
 use kubernetes_proto::Partial;
 use serde_json::Value;
 use shadow::Objects;
@@ -106,6 +104,10 @@ fn as_held(resource: &'static Resource, before: Option<&AnyObject>) -> Option<Op
 }
 
 impl Reader for Past<'_> {
+    fn below(&self) -> Option<&dyn Reader> {
+        Some(self.view)
+    }
+
     fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Option<AnyObject> {
         self.before(resource, namespace, name)
             .unwrap_or_else(|| self.view.get(resource, namespace, name))
@@ -128,10 +130,6 @@ impl Reader for Past<'_> {
         self.corrected(resource, all, |object| self.is_listed(object, index, value))
     }
 
-    fn catalogue(&self) -> Arc<Catalogue> {
-        self.view.catalogue()
-    }
-
     fn gone(&self, uid: &str) -> bool {
         let mut there = self.objects.values().flatten();
         let is_back = there.any(|before| &*before.metadata().uid == uid);
@@ -143,31 +141,6 @@ impl Reader for Past<'_> {
             Some(before) => before.is_some(),
             None => self.view.name_used(resource, namespace, name),
         }
-    }
-
-    fn history_covers(&self, uid: &str) -> bool {
-        self.view.history_covers(uid)
-    }
-
-    fn history_since(&self) -> u64 {
-        self.view.history_since()
-    }
-
-    fn heartbeat_age(
-        &self,
-        resource: &'static Resource,
-        namespace: &str,
-        name: &str,
-    ) -> Option<Duration> {
-        self.view.heartbeat_age(resource, namespace, name)
-    }
-
-    fn exposure_age(&self, node: &str, taint: &str, pod: &Key) -> Option<Duration> {
-        self.view.exposure_age(node, taint, pod)
-    }
-
-    fn standing(&self, resource: &'static Resource) -> Standing {
-        self.view.standing(resource)
     }
 }
 

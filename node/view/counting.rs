@@ -1,11 +1,8 @@
 //! How many objects a plan examines: what it costs grows with them.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use controllers_kit::{Catalogue, Reader, Resource, Standing};
+use controllers_kit::{Reader, Resource};
 use kubernetes_proto::AnyObject;
 
 /// A reader that counts what it hands out.
@@ -34,6 +31,10 @@ impl<'a> Counting<'a> {
 }
 
 impl Reader for Counting<'_> {
+    fn below(&self) -> Option<&dyn Reader> {
+        Some(self.reader)
+    }
+
     fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Option<AnyObject> {
         self.objects.fetch_add(1, Ordering::Relaxed);
         self.reader.get(resource, namespace, name)
@@ -52,49 +53,7 @@ impl Reader for Counting<'_> {
         self.counted(self.reader.indexed(resource, index, value))
     }
 
-    fn catalogue(&self) -> Arc<Catalogue> {
-        self.reader.catalogue()
-    }
-
-    fn gone(&self, uid: &str) -> bool {
-        self.reader.gone(uid)
-    }
-
-    fn name_used(&self, resource: &'static Resource, namespace: &str, name: &str) -> bool {
-        self.reader.name_used(resource, namespace, name)
-    }
-
-    fn history_covers(&self, uid: &str) -> bool {
-        self.reader.history_covers(uid)
-    }
-
-    fn history_since(&self) -> u64 {
-        self.reader.history_since()
-    }
-
     fn count(&self, resource: &'static Resource) -> usize {
         self.reader.count(resource)
-    }
-
-    fn heartbeat_age(
-        &self,
-        resource: &'static Resource,
-        namespace: &str,
-        name: &str,
-    ) -> Option<std::time::Duration> {
-        self.reader.heartbeat_age(resource, namespace, name)
-    }
-
-    fn exposure_age(
-        &self,
-        node: &str,
-        taint: &str,
-        pod: &controllers_kit::Key,
-    ) -> Option<std::time::Duration> {
-        self.reader.exposure_age(node, taint, pod)
-    }
-
-    fn standing(&self, resource: &'static Resource) -> Standing {
-        self.reader.standing(resource)
     }
 }

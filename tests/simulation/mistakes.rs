@@ -1,11 +1,11 @@
 //! Controllers with deliberate faults: they decide rightly on a cache that does not show them what is there,
 //! or by a clock that is wrong.
 
-use std::{cell::Cell, sync::Arc, time::Duration};
+use std::{cell::Cell, sync::Arc};
 
 use controllers_kit::{
-    AnyObject, Catalogue, Descriptor, DynController, Factory, Flags, Key, Memory, Outcome, Plan,
-    Query, Reader, Refusal, Resource, SignedDuration, Snapshot, Standing, Timestamp, Watches,
+    AnyObject, Descriptor, DynController, Factory, Flags, Key, Memory, Outcome, Plan, Query,
+    Reader, Refusal, Resource, SignedDuration, Snapshot, Timestamp, Watches,
 };
 use kubernetes_proto::{
     Object as _,
@@ -145,6 +145,10 @@ impl Lens<'_> {
 }
 
 impl Reader for Lens<'_> {
+    fn below(&self) -> Option<&dyn Reader> {
+        Some(self.reader)
+    }
+
     fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Option<AnyObject> {
         let object = self.reader.get(resource, namespace, name)?;
         (self.shows)(&object)
@@ -159,35 +163,6 @@ impl Reader for Lens<'_> {
         value: &str,
     ) -> Vec<AnyObject> {
         self.all(&self.reader.indexed(resource, index, value))
-    }
-    fn catalogue(&self) -> Arc<Catalogue> {
-        self.reader.catalogue()
-    }
-    fn gone(&self, uid: &str) -> bool {
-        self.reader.gone(uid)
-    }
-    fn name_used(&self, resource: &'static Resource, namespace: &str, name: &str) -> bool {
-        self.reader.name_used(resource, namespace, name)
-    }
-    fn history_covers(&self, uid: &str) -> bool {
-        self.reader.history_covers(uid)
-    }
-    fn history_since(&self) -> u64 {
-        self.reader.history_since()
-    }
-    fn heartbeat_age(
-        &self,
-        resource: &'static Resource,
-        namespace: &str,
-        name: &str,
-    ) -> Option<Duration> {
-        self.reader.heartbeat_age(resource, namespace, name)
-    }
-    fn exposure_age(&self, node: &str, taint: &str, pod: &Key) -> Option<Duration> {
-        self.reader.exposure_age(node, taint, pod)
-    }
-    fn standing(&self, resource: &'static Resource) -> Standing {
-        self.reader.standing(resource)
     }
 }
 
