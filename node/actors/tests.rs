@@ -683,6 +683,15 @@ fn a_gained_range_brings_its_keys_to_rest_and_follows_changes() {
             "nothing twice: {:?}",
             rig.sim.written()
         );
+        // Keys were added again while they were worked on, by what they had written.
+        until("nothing waits by the metrics", || {
+            let text = rig.shared.metrics.encode();
+            let depth = text
+                .lines()
+                .find(|line| line.starts_with("workqueue_depth{"));
+            depth.is_some_and(|line| line.ends_with(" 0"))
+        })
+        .await;
     });
 }
 

@@ -99,6 +99,8 @@ pub struct Queue {
     low: VecDeque<Key>,
     due: BTreeSet<(Monotonic, Key)>,
     waiting: usize,
+    /// Keys that are worked on and were added again.
+    again: usize,
 }
 
 impl Default for Queue {
@@ -117,6 +119,7 @@ impl Queue {
             low: VecDeque::new(),
             due: BTreeSet::new(),
             waiting: 0,
+            again: 0,
         }
     }
 
@@ -127,6 +130,7 @@ impl Queue {
             let new = entry.again.is_none();
             let (since, before) = entry.again.unwrap_or((now, priority));
             entry.again = Some((since, before.max(priority)));
+            self.again += usize::from(new);
             return new;
         }
         match entry.waiting {
@@ -223,14 +227,13 @@ impl Queue {
         None
     }
 
-    /// Begins to work on a key that may wait here or not; whether it did.
-    pub fn start(&mut self, key: &Key) -> bool {
+    /// Begins to work on a key that may wait here or not.
+    pub fn start(&mut self, key: &Key) {
         let entry = self.entries.entry(key.clone()).or_default();
         entry.working = true;
         // Its place in the line is skipped when it is reached.
         let waited = entry.waiting.take().is_some();
         self.waiting -= usize::from(waited);
-        waited
     }
 
     /// The work on a key is done; what was added meanwhile waits now.
@@ -241,6 +244,7 @@ impl Queue {
         entry.working = false;
         if let Some((since, priority)) = entry.again.take() {
             entry.waiting = Some((since, priority));
+            self.again -= 1;
             self.waiting += 1;
             self.line(priority).push_back(key.clone());
         } else if entry.is_idle() {
@@ -279,6 +283,11 @@ impl Queue {
     /// How many keys wait to be taken.
     pub fn depth(&self) -> usize {
         self.waiting
+    }
+
+    /// The same with the keys that are worked on and were added again, as upstream counts a queue's depth.
+    pub fn pending(&self) -> usize {
+        self.waiting + self.again
     }
 
     /// Whether a key waits, is due, is worked on or has failed.

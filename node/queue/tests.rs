@@ -69,6 +69,22 @@ fn a_user_s_change_goes_ahead_of_gained_keys() {
 }
 
 #[test]
+fn a_key_that_is_added_while_it_is_worked_on_is_pending_once() {
+    let mut queue = Queue::default();
+    queue.add(&key("a"), Priority::High, at(0));
+    queue.take(at(1));
+    for _ in 0..2 {
+        queue.add(&key("a"), Priority::High, at(2));
+        assert_eq!((queue.depth(), queue.pending()), (0, 1));
+    }
+    queue.done(&key("a"));
+    assert_eq!((queue.depth(), queue.pending()), (1, 1));
+    queue.take(at(3));
+    queue.done(&key("a"));
+    assert_eq!((queue.depth(), queue.pending()), (0, 0));
+}
+
+#[test]
 fn failures_back_off_as_in_client_go() {
     let table = [(1, 5), (2, 10), (3, 20), (10, 2560), (18, 655_360)];
     for (failures, millis) in table {

@@ -334,7 +334,6 @@ impl Range {
                 } else {
                     Priority::High
                 };
-                let before = lane.queue.depth();
                 lane.queue.restore(
                     &Place {
                         key: key.clone(),
@@ -346,8 +345,6 @@ impl Range {
                     },
                     now,
                 );
-                let waits = lane.queue.depth() - before;
-                unit.queue_metrics.depth(i64::try_from(waits).unwrap_or(0));
                 if key_state.quarantine_passes > 0 {
                     let place = (unit.index, key.clone());
                     let (passes, deaths) =

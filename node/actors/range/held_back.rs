@@ -271,9 +271,7 @@ impl Range {
         let Some(taken) = self.isolation.take(&place, now) else {
             return false;
         };
-        if self.lanes.at(lane).queue.start(key) {
-            self.unit(lane).queue_metrics.depth(-1);
-        }
+        self.lanes.at(lane).queue.start(key);
         tracing::info!(controller = self.unit(lane).name(), %key, "a quarantined key has its turn");
         self.start(lane, taken, Care::Alone, &mut Some(permit), ctx)
     }

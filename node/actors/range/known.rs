@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use controllers_kit::{Key, Memory, Timestamp};
-use node_telemetry::trace::Woken;
+use node_telemetry::{metrics::QueueMetrics, trace::Woken};
 
 use crate::gate::Gate;
 use crate::history::heat::Heat;
@@ -71,6 +71,8 @@ pub(super) struct Lane {
     pub(super) sender: Sender,
     /// A permit is being waited for.
     pub(super) asking: bool,
+    /// The share of this queue in the depth that the metrics of its controller's queue show.
+    reported: usize,
 }
 
 impl Lane {
@@ -81,6 +83,15 @@ impl Lane {
             known: HashMap::new(),
             sender: Sender::new(&shared.replica, descriptor, Arc::clone(&unit.metrics), gate),
             asking: false,
+            reported: 0,
+        }
+    }
+
+    fn report(&mut self, depth: usize, metrics: &QueueMetrics) {
+        let signed = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        if depth != self.reported {
+            metrics.depth(signed(depth) - signed(self.reported));
+            self.reported = depth;
         }
     }
 
@@ -110,6 +121,16 @@ impl Lanes {
         let Self { shared, gate, all } = self;
         let at = usize::from(lane);
         all[at].get_or_insert_with(|| Box::new(Lane::new(shared, gate, &shared.units[at])))
+    }
+
+    /// Brings the depths of the queues up to date in the metrics; `ends`: this range has none any more.
+    pub(super) fn report_depths(&mut self, ends: bool) {
+        for (unit, lane) in self.shared.units.iter().zip(&mut self.all) {
+            if let Some(lane) = lane {
+                let depth = if ends { 0 } else { lane.queue.pending() };
+                lane.report(depth, &unit.queue_metrics);
+            }
+        }
     }
 
     pub(super) fn get(&self, lane: u16) -> Option<&Lane> {

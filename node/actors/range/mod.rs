@@ -100,9 +100,8 @@ impl Actor for Range {
     }
 
     fn stopped(&mut self, _: &mut Context<Self>) {
-        for (lane, part) in self.lanes.iter() {
-            let waiting = i64::try_from(part.queue.depth()).unwrap_or(0);
-            self.unit(lane).queue_metrics.depth(-waiting);
+        self.lanes.report_depths(true);
+        for (lane, _) in self.lanes.iter() {
             self.unit(lane).metrics.forget(self.gate.range);
         }
         self.isolation = Isolation::default();
@@ -195,7 +194,6 @@ impl Range {
         let now = self.now();
         if self.lanes.at(lane).queue.add(key, priority, now) {
             self.unit(lane).queue_metrics.added();
-            self.unit(lane).queue_metrics.depth(1);
         }
     }
 
@@ -234,6 +232,7 @@ impl Range {
                 range.proceed(ctx);
             });
         }
+        self.lanes.report_depths(false);
         let queued = self.lanes.iter().map(|(_, lane)| lane.queue.depth()).sum();
         self.stats.queued.store(queued, Ordering::Relaxed);
         let keys = self.lanes.iter().map(|(_, lane)| lane.known.len()).sum();

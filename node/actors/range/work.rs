@@ -64,16 +64,13 @@ impl Range {
         }
         let now = self.now();
         let part = self.lanes.at(lane);
-        let before = part.queue.depth();
+        let before = part.queue.pending();
         part.queue.ripen(now);
-        let ripened = part.queue.depth() - before;
+        let ripened = part.queue.pending() - before;
         let idle = part.queue.depth() == 0 || part.asking;
         for _ in 0..ripened {
             self.unit(lane).queue_metrics.added();
         }
-        self.unit(lane)
-            .queue_metrics
-            .depth(i64::try_from(ripened).unwrap_or(i64::MAX));
         if idle {
             return;
         }
@@ -120,7 +117,6 @@ impl Range {
         };
         let mut permit = Some(permit);
         while let Some(taken) = self.lanes.at(lane).queue.take(now) {
-            self.unit(lane).queue_metrics.depth(-1);
             if self.pauses(lane, &taken, now) || self.holds_back(lane, &taken.key, now) {
                 self.lanes.at(lane).queue.done(&taken.key);
             } else if self.start(lane, taken, care, &mut permit, ctx) {
@@ -295,10 +291,7 @@ impl Range {
                 unit.queue_metrics.retried();
             }
         }
-        let before = part.queue.depth();
         part.queue.done(&done.key);
-        let waits = part.queue.depth() - before;
-        unit.queue_metrics.depth(i64::try_from(waits).unwrap_or(0));
 
         let own = |alone: &Alone| alone.place.0 == done.unit && alone.place.1 == done.key;
         if self.alone.as_ref().is_some_and(own) {
