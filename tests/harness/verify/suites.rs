@@ -4,7 +4,7 @@
 //! side they take little longer than the suites alone. The computing lane runs at the lowest priority, so
 //! that it takes only what the suites leave and does not disturb their timing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,6 +21,11 @@ const ON_THE_CONTROL_PLANE: &str = "tests";
 
 /// Up to this number, failures may be due to a busy machine; more are run again by nobody.
 const AGAIN_MAX: usize = 3;
+
+/// Of what a failed test printed, this many lines are repeated at the end, the last ones …
+const REPEATED_LINES: usize = 40;
+/// … each cut to this many characters.
+const REPEATED_LENGTH: usize = 500;
 
 /// Suites that judge safety by the faults they happened to meet: one failure is a defect, also where a
 /// second run passes.
@@ -172,6 +177,11 @@ pub fn run(suites: &[Suite], manifold: &Path) -> Result<Counts> {
     if !counts.names.is_empty() || counts.failed > 0 {
         for (suite, names) in &counts.names {
             say(&format!("failed in {suite}: {}", names.join(", ")));
+            for name in names {
+                for line in counts.printed.get(name).into_iter().flatten() {
+                    say(&format!("  {line}"));
+                }
+            }
         }
         bail!("tests failed ({counts})");
     }
@@ -261,13 +271,33 @@ pub struct Counts {
     ignored: u64,
     /// What failed, by suite.
     names: BTreeMap<String, Vec<String>>,
+    /// What each of these has printed, without backtraces: a log that is cut at its middle has its end.
+    printed: BTreeMap<String, VecDeque<String>>,
+    /// The failed test whose output is being read.
+    reading: Option<String>,
+    /// Whether a backtrace is being read.
+    in_backtrace: bool,
     /// What failed beside others and passed alone.
     alone: Vec<String>,
 }
 
 impl Counts {
-    /// Adds up the `test result:` lines and notes the names of the tests that failed.
+    /// Adds up the `test result:` lines, notes the names of the tests that failed and what these printed.
     fn read(&mut self, suite: &str, line: &str) {
+        let block = line.strip_prefix("---- ");
+        if let Some(name) = block.and_then(|rest| rest.strip_suffix(" stdout ----")) {
+            self.reading = Some(name.to_owned());
+        } else if line == "failures:" {
+            self.reading = None;
+        } else if let Some(name) = self.reading.clone()
+            && !self.backtrace(line)
+        {
+            let printed = self.printed.entry(name).or_default();
+            if printed.len() == REPEATED_LINES {
+                printed.pop_front();
+            }
+            printed.push_back(line.chars().take(REPEATED_LENGTH).collect());
+        }
         let failed = line
             .strip_prefix("test ")
             .and_then(|rest| rest.strip_suffix(" ... FAILED"));
@@ -297,6 +327,18 @@ impl Counts {
         }
     }
 
+    /// Whether a line is empty or of a backtrace, which ends with an empty line, a note or the next panic.
+    fn backtrace(&mut self, line: &str) -> bool {
+        let line = line.trim();
+        let note = line.starts_with("note: ");
+        if line.eq_ignore_ascii_case("stack backtrace:") {
+            self.in_backtrace = true;
+        } else if line.is_empty() || note || line.starts_with("thread '") {
+            self.in_backtrace = false;
+        }
+        self.in_backtrace || line.is_empty() || note
+    }
+
     /// A failed test has passed when it was run again.
     fn passes_alone(&mut self, suite: &str, test: &str) {
         if let Some(names) = self.names.get_mut(suite) {
@@ -313,6 +355,7 @@ impl Counts {
         self.failed += other.failed;
         self.ignored += other.ignored;
         self.names.extend(other.names);
+        self.printed.extend(other.printed);
         self.alone.extend(other.alone);
     }
 }
@@ -351,6 +394,52 @@ mod tests {
         }
         assert_eq!(counts.to_string(), "7 passed, 1 failed, 1 ignored");
         assert_eq!(counts.names["tests --lib"], ["swap::at_rest"]);
+    }
+
+    #[test]
+    fn what_a_failed_test_printed_is_kept_without_its_backtrace() {
+        let mut counts = Counts::default();
+        let early: Vec<String> = (0..50).map(|number| format!("early {number}")).collect();
+        let block = [
+            "test chaos::once ... FAILED",
+            "failures:",
+            "",
+            "---- chaos::once stdout ----",
+        ];
+        let after = [
+            "thread 'chaos::once' panicked at harness/lib.rs:66:9:",
+            "seed 4",
+            "Caused by:",
+            "    0: fault 3, Kill",
+            "    the fleet does not rest",
+            "stack backtrace:",
+            "   0: __rustc::rust_begin_unwind",
+            "             at /rustc/library/std/src/panicking.rs:689:5",
+            "note: Some details are omitted",
+            "",
+            "failures:",
+            "    chaos::once",
+        ];
+        let early = early.iter().map(String::as_str);
+        for line in block.into_iter().chain(early).chain(after) {
+            counts.read("tests --lib", line);
+        }
+        let printed: Vec<&str> = counts.printed["chaos::once"]
+            .iter()
+            .map(String::as_str)
+            .collect();
+        assert_eq!(printed.len(), REPEATED_LINES);
+        assert_eq!(
+            printed[REPEATED_LINES - 6..],
+            [
+                "early 49",
+                "thread 'chaos::once' panicked at harness/lib.rs:66:9:",
+                "seed 4",
+                "Caused by:",
+                "    0: fault 3, Kill",
+                "    the fleet does not rest"
+            ]
+        );
     }
 
     #[test]
