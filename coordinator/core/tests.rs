@@ -2675,6 +2675,19 @@ fn a_claim_that_was_lost_is_not_repeated_at_once() {
 
 #[test]
 fn a_lease_whose_labels_were_taken_away_is_claimed_by_its_name() {
+    claimed_by_its_name(|bench| {
+        let version = bench.version;
+        bench.step(Input::RangeGone { range: 0, version })
+    });
+}
+
+/// The watch stood still meanwhile, and a list passes over the Lease.
+#[test]
+fn a_lease_that_a_list_passes_over_is_claimed_by_its_name() {
+    claimed_by_its_name(Bench::read);
+}
+
+fn claimed_by_its_name(found_missing: fn(&mut Bench) -> Vec<Effect>) {
     let mut bench = half_and_half();
     bench.version += 1;
     let hidden = RangeLease {
@@ -2683,7 +2696,7 @@ fn a_lease_whose_labels_were_taken_away_is_claimed_by_its_name() {
     };
     bench.ranges.remove(&0);
     let version = bench.version;
-    let effects = bench.step(Input::RangeGone { range: 0, version });
+    let effects = found_missing(&mut bench);
     assert_eq!(claims(&effects), [(0, 2)], "to be made");
     let result = Written::Conflict(Some(hidden));
     assert_eq!(claims(&bench.step(Input::Claimed { range: 0, result })), []);

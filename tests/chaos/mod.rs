@@ -77,6 +77,8 @@ const CALM_KEYS: usize = 32;
 const CALM: Duration = Duration::from_millis(150);
 /// It begins all the same after this, where the machine is too busy to be calm.
 const CALM_LIMIT: Duration = Duration::from_secs(15);
+/// A fleet rests when no key waits longer than this.
+const AT_REST_WITHIN: Duration = Duration::from_secs(2);
 /// After an outage every key is served within this.
 const SERVED_WITHIN: Duration = Duration::from_secs(3);
 
@@ -673,7 +675,7 @@ impl Chaos {
                     member.name
                 );
             }
-            let waiting = self.probes.stuck(Duration::from_secs(2));
+            let waiting = self.probes.stuck(AT_REST_WITHIN.mul_f64(self.slack));
             ensure!(waiting.is_empty(), "keys wait: {}", waiting.join(", "));
             Ok(Some(()))
         })

@@ -259,7 +259,11 @@ impl Core {
         match result {
             Written::Done(lease) | Written::Conflict(Some(lease)) => {
                 let (version, epoch) = (lease.version, lease.epoch);
-                self.see_range(lease);
+                if self.is_hidden(&lease) {
+                    self.raise(range, epoch);
+                } else {
+                    self.see_range(lease);
+                }
                 let me = self.me();
                 match (
                     self.ranges.claims.get_mut(&range),
@@ -275,7 +279,7 @@ impl Core {
                     (Some(_), None) if self.ranges.damaged.contains_key(&range) => {
                         self.give_up_the_claim(now, range);
                     }
-                    // It was to be made, and is there at the very version at which it went from sight.
+                    // It was to be made, and is there at a version at which no list or watch shows it.
                     (Some(claim), None) => {
                         claim.hidden = true;
                         claim.version = Some(version);
@@ -299,6 +303,14 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// Whether a Lease that was read by its name is of a version that lists and watches have passed without
+    /// showing it.
+    fn is_hidden(&self, lease: &RangeLease) -> bool {
+        lease.version <= self.ranges.as_of
+            && !self.ranges.leases.contains_key(&lease.range)
+            && !self.ranges.damaged.contains_key(&lease.range)
     }
 
     /// A claim that did not make the range ours is not repeated at once: the obstacle may still be there.
