@@ -1340,6 +1340,22 @@ fn uneven_loads_are_spread_by_few_moves_and_stay_so_when_the_planner_dies() {
 }
 
 #[test]
+fn loads_of_an_outage_move_nothing() {
+    let mut world = World::new(7, 3, 32, Time::ZERO);
+    world.run(Duration::from_secs(20));
+    let hot = world.nodes[1].epochs.keys().copied().take(6);
+    let loads: BTreeMap<RangeId, crate::Level> = hot.map(|range| (range, 90)).collect();
+    with_loads(&mut world, Duration::from_secs(60), &loads);
+    world.store_down_until = Duration::from_secs(80);
+    with_loads(&mut world, Duration::from_secs(135), &loads);
+    assert!(plans(&world).is_empty(), "{:?}", plans(&world));
+    // They last: it was no outage that made them.
+    with_loads(&mut world, Duration::from_secs(240), &loads);
+    let each = crate::load_of(90);
+    assert_eq!(load_by_node(&world, &loads), [2 * each, 2 * each, 2 * each]);
+}
+
+#[test]
 fn a_planned_move_that_nobody_takes_is_given_up_and_others_follow() {
     let mut world = World::new(7, 3, 32, Time::ZERO);
     world.run(Duration::from_secs(20));

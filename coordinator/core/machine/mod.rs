@@ -233,6 +233,9 @@ impl Core {
                 self.hand_over(now, placed.as_deref(), out);
                 self.plan_ahead(now, out);
             }
+        } else {
+            // What keys wait for while nobody can write is no load that a move would take off anybody.
+            self.planning.pauses();
         }
         self.finish_the_drain(now, out);
     }

@@ -110,6 +110,15 @@ pub struct Pinned {
     pub counts: bool,
 }
 
+impl Planning {
+    /// This replica plans nothing now. When it does again, loads have to be uneven for as long as ever.
+    pub(super) fn pauses(&mut self) {
+        self.planner.pauses();
+        (self.spread, self.outdated_since) = (None, None);
+        self.displaced = None;
+    }
+}
+
 impl Core {
     /// Takes in what concerns plans and pins.
     pub(super) fn absorb_plan(&mut self, now: Time, input: Input, out: &mut Vec<Effect>) {
@@ -317,9 +326,7 @@ impl Core {
             .as_ref()
             .filter(|ring| self.plans_for(ring))
         else {
-            self.planning.planner.pauses();
-            (self.planning.spread, self.planning.outdated_since) = (None, None);
-            self.planning.displaced = None;
+            self.planning.pauses();
             return;
         };
         let members = ring.members().to_vec();
