@@ -1316,13 +1316,18 @@ fn equal_loads_make_no_plan() {
     world.check_rest();
 }
 
-#[test]
-fn uneven_loads_are_spread_by_few_moves_and_stay_so_when_the_planner_dies() {
+/// Three members at rest, and loads of six ranges, all of one member.
+fn with_hot_ranges() -> (World, BTreeMap<RangeId, crate::Level>) {
     let mut world = World::new(7, 3, 32, Time::ZERO);
     world.run(Duration::from_secs(20));
-    // All hot ranges are one member's.
     let hot = world.nodes[1].epochs.keys().copied().take(6);
-    let loads: BTreeMap<RangeId, crate::Level> = hot.map(|range| (range, 90)).collect();
+    let loads = hot.map(|range| (range, 90)).collect();
+    (world, loads)
+}
+
+#[test]
+fn uneven_loads_are_spread_by_few_moves_and_stay_so_when_the_planner_dies() {
+    let (mut world, loads) = with_hot_ranges();
     with_loads(&mut world, Duration::from_secs(180), &loads);
     let each = crate::load_of(90);
     assert_eq!(load_by_node(&world, &loads), [2 * each, 2 * each, 2 * each]);
@@ -1341,26 +1346,41 @@ fn uneven_loads_are_spread_by_few_moves_and_stay_so_when_the_planner_dies() {
 
 #[test]
 fn loads_of_an_outage_move_nothing() {
-    let mut world = World::new(7, 3, 32, Time::ZERO);
-    world.run(Duration::from_secs(20));
-    let hot = world.nodes[1].epochs.keys().copied().take(6);
-    let loads: BTreeMap<RangeId, crate::Level> = hot.map(|range| (range, 90)).collect();
-    with_loads(&mut world, Duration::from_secs(60), &loads);
-    world.store_down_until = Duration::from_secs(80);
-    with_loads(&mut world, Duration::from_secs(135), &loads);
-    assert!(plans(&world).is_empty(), "{:?}", plans(&world));
-    // They last: it was no outage that made them.
-    with_loads(&mut world, Duration::from_secs(240), &loads);
-    let each = crate::load_of(90);
-    assert_eq!(load_by_node(&world, &loads), [2 * each, 2 * each, 2 * each]);
+    let (begins, ends) = (Duration::from_secs(60), Duration::from_secs(80));
+    let no_store: fn(&mut World, bool) = |world, fails| {
+        world.store_down_until = match fails {
+            true => Duration::from_secs(80),
+            false => Time::ZERO,
+        };
+    };
+    let no_hold: fn(&mut World, bool) = |world, fails| {
+        for node in 0..3 {
+            let hold = Input::Hold {
+                term: Some(0),
+                fresh: !fails,
+                other: None,
+            };
+            world.core(node, hold);
+        }
+    };
+    for outage in [no_store, no_hold] {
+        let (mut world, loads) = with_hot_ranges();
+        with_loads(&mut world, begins, &loads);
+        outage(&mut world, true);
+        with_loads(&mut world, ends, &loads);
+        outage(&mut world, false);
+        with_loads(&mut world, Duration::from_secs(135), &loads);
+        assert!(plans(&world).is_empty(), "{:?}", plans(&world));
+        // They last: it was no outage that made them.
+        with_loads(&mut world, Duration::from_secs(240), &loads);
+        let each = crate::load_of(90);
+        assert_eq!(load_by_node(&world, &loads), [2 * each, 2 * each, 2 * each]);
+    }
 }
 
 #[test]
 fn a_planned_move_that_nobody_takes_is_given_up_and_others_follow() {
-    let mut world = World::new(7, 3, 32, Time::ZERO);
-    world.run(Duration::from_secs(20));
-    let hot = world.nodes[1].epochs.keys().copied().take(6);
-    let loads: BTreeMap<RangeId, crate::Level> = hot.map(|range| (range, 90)).collect();
+    let (mut world, loads) = with_hot_ranges();
     world.refuses = Some(0);
     with_loads(&mut world, Duration::from_secs(400), &loads);
     let each = crate::load_of(90);

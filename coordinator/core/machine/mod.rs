@@ -218,7 +218,10 @@ impl Core {
         self.forget_what_was_kept_in_vain(now, out);
         self.open_the_fence_after_reading(now, out);
         self.retry_what_had_no_answer(now, out);
-        if (self.is_open(now) || broken!(FencedDecides)) && !self.own.left {
+        let acts = (self.is_open(now) || broken!(FencedDecides)) && !self.own.left;
+        // Who does not see the hold renewed may not know yet that the term is over.
+        let moves = acts && self.manager_lease.term.is_some() && self.manager_lease.fresh;
+        if acts {
             self.ask_pods_of_the_late(now, out);
             self.evict_the_silent(now, out);
             self.bar_the_dead(now, out);
@@ -228,12 +231,12 @@ impl Core {
                 self.inquire(now, placed.as_deref(), out);
                 self.take_orphans(now, placed.as_deref(), out);
             }
-            // Who does not see the hold renewed may not know yet that the term is over.
-            if self.manager_lease.term.is_some() && self.manager_lease.fresh {
+            if moves {
                 self.hand_over(now, placed.as_deref(), out);
                 self.plan_ahead(now, out);
             }
-        } else {
+        }
+        if !moves {
             // What keys wait for while nobody can write is no load that a move would take off anybody.
             self.planning.pauses();
         }
