@@ -675,7 +675,7 @@ impl Chaos {
                     member.name
                 );
             }
-            let waiting = self.probes.stuck(AT_REST_WITHIN.mul_f64(self.slack));
+            let waiting = self.probes.stuck(AT_REST_WITHIN);
             ensure!(waiting.is_empty(), "keys wait: {}", waiting.join(", "));
             Ok(Some(()))
         })
