@@ -178,7 +178,8 @@ pub fn run(suites: &[Suite], manifold: &Path) -> Result<Counts> {
         for (suite, names) in &counts.names {
             say(&format!("failed in {suite}: {}", names.join(", ")));
             for name in names {
-                for line in counts.printed.get(name).into_iter().flatten() {
+                let of = (suite.clone(), name.clone());
+                for line in counts.printed.get(&of).into_iter().flatten() {
                     say(&format!("  {line}"));
                 }
             }
@@ -271,12 +272,10 @@ pub struct Counts {
     ignored: u64,
     /// What failed, by suite.
     names: BTreeMap<String, Vec<String>>,
-    /// What each of these has printed, without backtraces: a log that is cut at its middle has its end.
-    printed: BTreeMap<String, VecDeque<String>>,
-    /// The failed test whose output is being read.
-    reading: Option<String>,
-    /// Whether a backtrace is being read.
-    in_backtrace: bool,
+    /// What each of these has printed, by suite and test, without backtraces: a log that is cut at its middle
+    /// has its end.
+    printed: BTreeMap<(String, String), VecDeque<String>>,
+    output: Output,
     /// What failed beside others and passed alone.
     alone: Vec<String>,
 }
@@ -284,15 +283,9 @@ pub struct Counts {
 impl Counts {
     /// Adds up the `test result:` lines, notes the names of the tests that failed and what these printed.
     fn read(&mut self, suite: &str, line: &str) {
-        let block = line.strip_prefix("---- ");
-        if let Some(name) = block.and_then(|rest| rest.strip_suffix(" stdout ----")) {
-            self.reading = Some(name.to_owned());
-        } else if line == "failures:" {
-            self.reading = None;
-        } else if let Some(name) = self.reading.clone()
-            && !self.backtrace(line)
-        {
-            let printed = self.printed.entry(name).or_default();
+        if let Some(name) = self.output.of(line) {
+            let of = (suite.to_owned(), name.to_owned());
+            let printed = self.printed.entry(of).or_default();
             if printed.len() == REPEATED_LINES {
                 printed.pop_front();
             }
@@ -327,18 +320,6 @@ impl Counts {
         }
     }
 
-    /// Whether a line is empty or of a backtrace, which ends with an empty line, a note or the next panic.
-    fn backtrace(&mut self, line: &str) -> bool {
-        let line = line.trim();
-        let note = line.starts_with("note: ");
-        if line.eq_ignore_ascii_case("stack backtrace:") {
-            self.in_backtrace = true;
-        } else if line.is_empty() || note || line.starts_with("thread '") {
-            self.in_backtrace = false;
-        }
-        self.in_backtrace || line.is_empty() || note
-    }
-
     /// A failed test has passed when it was run again.
     fn passes_alone(&mut self, suite: &str, test: &str) {
         if let Some(names) = self.names.get_mut(suite) {
@@ -357,6 +338,37 @@ impl Counts {
         self.names.extend(other.names);
         self.printed.extend(other.printed);
         self.alone.extend(other.alone);
+    }
+}
+
+/// Where in the output of failed tests a line is.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Output {
+    test: Option<String>,
+    in_backtrace: bool,
+}
+
+impl Output {
+    /// The failed test that has printed a line; `None` for an empty one and those of a backtrace, which ends
+    /// with an empty line, a note or the next panic.
+    fn of(&mut self, line: &str) -> Option<&str> {
+        let block = line.strip_prefix("---- ");
+        if let Some(name) = block.and_then(|rest| rest.strip_suffix(" stdout ----")) {
+            self.test = Some(name.to_owned());
+            return None;
+        }
+        if line == "failures:" {
+            self.test = None;
+        }
+        let line = line.trim();
+        let ends = line.is_empty() || line.starts_with("note: ");
+        if line.eq_ignore_ascii_case("stack backtrace:") {
+            self.in_backtrace = true;
+        } else if ends || line.starts_with("thread '") {
+            self.in_backtrace = false;
+        }
+        let is_left_out = ends || self.in_backtrace;
+        self.test.as_deref().filter(|_| !is_left_out)
     }
 }
 
@@ -424,10 +436,8 @@ mod tests {
         for line in block.into_iter().chain(early).chain(after) {
             counts.read("tests --lib", line);
         }
-        let printed: Vec<&str> = counts.printed["chaos::once"]
-            .iter()
-            .map(String::as_str)
-            .collect();
+        let of = ("tests --lib".to_owned(), "chaos::once".to_owned());
+        let printed: Vec<&str> = counts.printed[&of].iter().map(String::as_str).collect();
         assert_eq!(printed.len(), REPEATED_LINES);
         assert_eq!(
             printed[REPEATED_LINES - 6..],
