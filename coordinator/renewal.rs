@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use tokio::sync::watch;
 
 use crate::{
-    BEATS_EVERY, ClientFactory, Fence, Pulse, RangeHost, ServerFence,
+    BEATS_EVERY, ClientFactory, Fence, Pulse, RangeHost,
     config::Config,
     fence::EndCause,
     interlock::{self, HoldState},
@@ -102,15 +102,28 @@ pub(crate) fn prepare(
                     None => std::future::pending().await,
                 }
             };
-            let renewing = run(
-                &config,
-                &mut renewal,
-                &fence,
-                &*host,
-                &leases,
-                &mut wants,
-                &publish,
-            );
+            let mut threads = config.threads.clone();
+            threads.push(("coordinator".to_owned(), fence.coordinating.clone()));
+            let late = config.late_write_max();
+            let renewing = Renewing {
+                config: &config,
+                renewal: &mut renewal,
+                fence: &fence,
+                host: &*host,
+                leases: &leases,
+                publish: &publish,
+                watchdog: Watchdog::new(config.lease_duration, late, threads.len()),
+                threads,
+                late,
+                suspected_since: None,
+                ending: None,
+                end_is_logged: false,
+                leaving: None,
+                request: None,
+                carried: 0,
+                acquired: None,
+            };
+            let renewing = renewing.run(&mut wants);
             tokio::select! {
                 biased;
                 () = renewing => {}
@@ -133,35 +146,85 @@ impl Drop for CloseAtEnd {
     }
 }
 
-#[allow(clippy::too_many_arguments)]
-async fn run(
-    config: &Config,
-    renewal: &mut Renewal,
-    fence: &Fence,
-    host: &dyn RangeHost,
-    leases: &Leases,
-    wants: &mut watch::Receiver<Wanted>,
-    publish: &watch::Sender<OwnLease>,
-) {
-    let server_fence: &ServerFence = &config.server_fence;
-    let mut threads = config.threads.clone();
-    threads.push(("coordinator".to_owned(), fence.coordinating.clone()));
-    let late = config.late_write_max();
-    let mut watchdog = Watchdog::new(config.lease_duration, late, threads.len());
-    let mut suspected_since = None;
-    let mut ending: Option<Ending> = None;
-    let (mut logged, mut wanted) = (false, true);
-    // Since when the Lease is to be released, and whether that has begun.
-    let mut leaves: Option<(Time, bool)> = None;
-    let mut request = None;
-    // The announcements that the write under way carries.
-    let mut carried = 0;
-    let mut acquired: Option<(String, MicroTime)> = None;
-    loop {
-        fence.renewing.beat();
-        let now = fence.now();
-        let mut inputs = Vec::new();
-        let found = watchdog.check(now, &signs(&threads, renewal));
+/// What the thread runs, and what it has under way.
+struct Renewing<'a> {
+    config: &'a Config,
+    renewal: &'a mut Renewal,
+    fence: &'a Fence,
+    host: &'a dyn RangeHost,
+    leases: &'a Leases,
+    publish: &'a watch::Sender<OwnLease>,
+    /// The threads that have to run, this one aside.
+    threads: Vec<(String, Pulse)>,
+    watchdog: Watchdog,
+    /// How long a write that was sent may still be executed.
+    late: Duration,
+    suspected_since: Option<Time>,
+    ending: Option<Ending>,
+    end_is_logged: bool,
+    leaving: Option<Leaving>,
+    request: Option<BoxFuture<'static, RenewalInput>>,
+    /// The announcements that the write under way carries.
+    carried: u64,
+    /// When an incarnation, the last one, first wrote its name.
+    acquired: Option<(String, MicroTime)>,
+}
+
+/// The Lease is to be released, as the coordinator wants it.
+struct Leaving {
+    since: Time,
+    /// Whether the release has begun.
+    begun: bool,
+}
+
+impl Renewing<'_> {
+    /// Until the coordinator is gone or this replica has ended by itself.
+    async fn run(mut self, wants: &mut watch::Receiver<Wanted>) {
+        let mut has_coordinator = true;
+        loop {
+            self.fence.renewing.beat();
+            let now = self.fence.now();
+            let mut inputs = Vec::new();
+            self.check_the_process(now, &mut inputs);
+            if self.ends(now, &mut inputs) {
+                return;
+            }
+            self.leave(now, &mut inputs);
+            let sleep = self.sleep(now, !inputs.is_empty());
+            // In this order, so that a run can be repeated.
+            let more = tokio::select! {
+                biased;
+                () = std::future::ready(()), if !inputs.is_empty() => Vec::new(),
+                changed = wants.changed(), if has_coordinator => match changed {
+                    Ok(()) => self.wanted(now, wants.borrow_and_update().clone()),
+                    // The coordinator is gone, and this replica ends by itself because of it.
+                    Err(_) if self.fence.ending().is_some() => {
+                        has_coordinator = false;
+                        Vec::new()
+                    }
+                    Err(_) => return,
+                },
+                input = answer(&mut self.request) => {
+                    self.request = None;
+                    vec![input]
+                }
+                () = self.fence.announcements.asked() => vec![RenewalInput::Announce],
+                () = self.fence.ends() => Vec::new(),
+                () = tokio::time::sleep(sleep) => vec![RenewalInput::Tick],
+            };
+            inputs.extend(more);
+            for input in inputs {
+                self.step(input);
+            }
+            self.publish();
+        }
+    }
+
+    /// Closes the fence where this process or its machine has stood still, and has it end where a thread
+    /// hangs.
+    fn check_the_process(&mut self, now: Time, inputs: &mut Vec<RenewalInput>) {
+        let (fence, renewal) = (self.fence, &*self.renewal);
+        let found = self.watchdog.check(now, &signs(&self.threads, renewal));
         if let Some(gap) = found.gap {
             if renewal.own().open_until.is_some() {
                 tracing::warn!(
@@ -172,8 +235,8 @@ async fn run(
             fence.set_until(None);
             inputs.push(RenewalInput::Gap);
         }
-        suspected_since = match found.suspected {
-            true => suspected_since.or(Some(now)),
+        self.suspected_since = match found.suspected {
+            true => self.suspected_since.or(Some(now)),
             false => None,
         };
         fence.suspect(found.suspected);
@@ -181,140 +244,143 @@ async fn run(
         fence.watched(now);
         fence.mark_if_still();
         if let Some(hung) = found.hung.filter(|_| fence.ending().is_none()) {
-            let (thread, still) = (&threads[hung.thread].0, hung.still.as_millis());
+            let (thread, still) = (&self.threads[hung.thread].0, hung.still.as_millis());
             let why = format!("thread {thread} has not run for {still} ms");
             fence.end(EndCause::Hang, why);
             fence.shut();
-            let closed = suspected_since.unwrap_or(now);
-            ending = Some(Ending::behind_a_closed_fence(closed, late));
+            let closed = self.suspected_since.unwrap_or(now);
+            self.ending = Some(Ending::behind_a_closed_fence(closed, self.late));
         }
-        if let Some(end) = fence.ending() {
-            if !std::mem::replace(&mut logged, true) {
-                let why = end.why.as_str();
-                tracing::error!(
-                    why,
-                    "this replica ends: it releases its Lease, so that others take its ranges at once"
-                );
-            }
-            let last = ending.get_or_insert_with(|| Ending::begun(now, late));
-            loop {
-                let (in_flight, is_still) = (fence.in_flight(), fence.is_still());
-                match last.step(now, in_flight, is_still, &renewal.own().phase) {
-                    EndingStep::Waits => break,
-                    EndingStep::Closes => fence.shut(),
-                    EndingStep::Releases => {
-                        inputs.push(match end.cause {
-                            // The oldest first: what the hung thread is at.
-                            EndCause::Hang | EndCause::Panic => {
-                                RenewalInput::GiveUp(host.working())
-                            }
-                            EndCause::Other => RenewalInput::Release,
-                        });
-                        break;
+    }
+
+    /// What is due of the end that this replica brings on itself: whether it is over.
+    fn ends(&mut self, now: Time, inputs: &mut Vec<RenewalInput>) -> bool {
+        let fence = self.fence;
+        let Some(end) = fence.ending() else {
+            return false;
+        };
+        if !std::mem::replace(&mut self.end_is_logged, true) {
+            let why = end.why.as_str();
+            tracing::error!(
+                why,
+                "this replica ends: it releases its Lease, so that others take its ranges at once"
+            );
+        }
+        let late = self.late;
+        let last = self.ending.get_or_insert_with(|| Ending::begun(now, late));
+        loop {
+            let (in_flight, is_still) = (fence.in_flight(), fence.is_still());
+            match last.step(now, in_flight, is_still, &self.renewal.own().phase) {
+                EndingStep::Waits => return false,
+                EndingStep::Closes => fence.shut(),
+                EndingStep::Releases => {
+                    inputs.push(match end.cause {
+                        // The oldest first: what the hung thread is at.
+                        EndCause::Hang | EndCause::Panic => {
+                            RenewalInput::GiveUp(self.host.working())
+                        }
+                        EndCause::Other => RenewalInput::Release,
+                    });
+                    return false;
+                }
+                EndingStep::Ends => {
+                    match end.cause {
+                        EndCause::Hang | EndCause::Panic => (self.config.abort)(),
+                        EndCause::Other => {}
                     }
-                    EndingStep::Ends => {
-                        return match end.cause {
-                            EndCause::Hang | EndCause::Panic => (config.abort)(),
-                            EndCause::Other => {}
-                        };
-                    }
+                    return true;
                 }
             }
         }
-        if let Some((since, begun)) = &mut leaves
-            && !*begun
-            && (fence.is_still() || now >= *since + late)
+    }
+
+    /// Releases the Lease where that is wanted and what was sent is over.
+    fn leave(&mut self, now: Time, inputs: &mut Vec<RenewalInput>) {
+        if let Some(leaving) = &mut self.leaving
+            && !leaving.begun
+            && (self.fence.is_still() || now >= leaving.since + self.late)
         {
-            *begun = true;
+            leaving.begun = true;
             inputs.push(RenewalInput::Release);
         }
-        let waits = matches!(leaves, Some((_, false)));
-        let checks_every = match ending.is_some() || waits {
+    }
+
+    /// How long nothing is due.
+    fn sleep(&self, now: Time, has_inputs: bool) -> Duration {
+        let leaves = self.leaving.as_ref().is_some_and(|leaving| !leaving.begun);
+        let checks_every = match self.ending.is_some() || leaves {
             true => ENDING_CHECKS_EVERY,
             false => CHECKS_EVERY,
         };
-        let wake = renewal.wake_at().filter(|_| inputs.is_empty());
-        let sleep = wake
-            .map_or(checks_every, |at| at.saturating_sub(now).min(checks_every))
-            .max(Duration::from_millis(1));
-        // In this order, so that a run can be repeated.
-        let more = tokio::select! {
-            biased;
-            () = std::future::ready(()), if !inputs.is_empty() => Vec::new(),
-            changed = wants.changed(), if wanted => match changed {
-                Ok(()) => {
-                    let wanted = wants.borrow_and_update().clone();
-                    if wanted.release {
-                        // Ranges that were dropped may be anybody's with the release: what was sent for them
-                        // is over by then.
-                        fence.pause();
-                        leaves.get_or_insert((now, false));
-                    }
-                    inputs_of(wanted)
-                }
-                // The coordinator is gone, and this replica ends by itself because of it.
-                Err(_) if fence.ending().is_some() => {
-                    wanted = false;
-                    Vec::new()
-                }
-                Err(_) => return,
-            },
-            input = async {
-                match request.as_mut() {
-                    Some(request) => std::pin::Pin::new(request).await,
-                    None => std::future::pending().await,
-                }
-            } => {
-                request = None;
-                vec![input]
-            }
-            () = fence.announcements.asked() => vec![RenewalInput::Announce],
-            () = fence.ends() => Vec::new(),
-            () = tokio::time::sleep(sleep) => vec![RenewalInput::Tick],
-        };
-        inputs.extend(more);
-        for input in inputs {
-            if let RenewalInput::Written {
-                started,
-                result: Written::Done(lease),
-            } = &input
-            {
-                fence.landed(lease.version, *started);
-                fence.announcements.landed(carried);
-                server_fence.announced(lease.status.server_fenced);
-            }
-            for mut effect in renewal.step(fence.now(), input) {
-                if let RenewalEffect::Write { lease, .. } = &mut effect
-                    && lease.incarnation.is_some()
-                {
-                    // In this order: what is in flight holds all that was announced by then.
-                    carried = fence.announcements.count();
-                    lease.working = host.working();
-                    lease.loads = host.loads();
-                }
-                let acquired = match &effect {
-                    RenewalEffect::Write { lease, .. } => {
-                        acquired_at(&mut acquired, lease.incarnation.as_deref())
-                    }
-                    RenewalEffect::Read => None,
-                };
-                request = Some(Box::pin(perform(
-                    config.replica_name.clone(),
-                    leases.clone(),
-                    fence.now(),
-                    effect,
-                    acquired,
-                )));
-            }
+        let wake = self.renewal.wake_at().filter(|_| !has_inputs);
+        wake.map_or(checks_every, |at| at.saturating_sub(now).min(checks_every))
+            .max(Duration::from_millis(1))
+    }
+
+    fn wanted(&mut self, now: Time, wanted: Wanted) -> Vec<RenewalInput> {
+        if wanted.release {
+            // Ranges that were dropped may be anybody's with the release: what was sent for them is over by
+            // then.
+            self.fence.pause();
+            self.leaving.get_or_insert(Leaving {
+                since: now,
+                begun: false,
+            });
         }
-        let own = renewal.own();
+        inputs_of(wanted)
+    }
+
+    /// One step of the renewal; a request that it makes is the one that is waited for.
+    fn step(&mut self, input: RenewalInput) {
+        let fence = self.fence;
+        if let RenewalInput::Written {
+            started,
+            result: Written::Done(lease),
+        } = &input
+        {
+            fence.landed(lease.version, *started);
+            fence.announcements.landed(self.carried);
+            self.config
+                .server_fence
+                .announced(lease.status.server_fenced);
+        }
+        for mut effect in self.renewal.step(fence.now(), input) {
+            if let RenewalEffect::Write { lease, .. } = &mut effect
+                && lease.incarnation.is_some()
+            {
+                // In this order: what is in flight holds all that was announced by then.
+                self.carried = fence.announcements.count();
+                lease.working = self.host.working();
+                lease.loads = self.host.loads();
+            }
+            let acquired = match &effect {
+                RenewalEffect::Write { lease, .. } => {
+                    acquired_at(&mut self.acquired, lease.incarnation.as_deref())
+                }
+                RenewalEffect::Read => None,
+            };
+            let (name, leases) = (self.config.replica_name.clone(), self.leases.clone());
+            self.request = Some(perform(name, leases, fence.now(), effect, acquired).boxed());
+        }
+    }
+
+    fn publish(&self) {
+        let own = self.renewal.own();
         // The fence first: one that hears that a life is over finds it closed.
-        fence.set_until(own.open_until);
-        publish.send_if_modified(|before| {
+        self.fence.set_until(own.open_until);
+        self.publish.send_if_modified(|before| {
             let changed = *before != own;
             *before = own;
             changed
         });
+    }
+}
+
+/// What came of the request under way; never, where there is none.
+async fn answer(request: &mut Option<BoxFuture<'static, RenewalInput>>) -> RenewalInput {
+    match request {
+        Some(request) => request.await,
+        None => std::future::pending().await,
     }
 }
 
