@@ -59,6 +59,8 @@ pub struct End {
 
 /// [`Fence`]'s hold of a replica that is not guarded by the manager's Lease.
 const UNGUARDED: u64 = u64::MAX;
+/// [`Fence`]'s margin before a renewal has landed on an open fence.
+const UNMEASURED: u64 = u64::MAX;
 
 fn micros(time: Time) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX - 1)
@@ -106,6 +108,8 @@ pub struct Fence {
     settled: AtomicU64,
     /// The newest renewal, and when its request was started.
     renewed: Mutex<Option<(u64, Instant)>>,
+    /// What the newest renewal found left when it landed, in microseconds; [`UNMEASURED`] where none did.
+    margin: AtomicU64,
     /// The fleet's hold of the manager's Lease: microseconds by `clock`; 0 is closed, [`UNGUARDED`]
     /// depends on none.
     hold_until: AtomicU64,
@@ -154,6 +158,7 @@ impl Fence {
             newest: AtomicU64::new(0),
             settled: AtomicU64::new(0),
             renewed: Mutex::default(),
+            margin: AtomicU64::new(UNMEASURED),
             hold_until: AtomicU64::new(UNGUARDED),
             hold_term: AtomicU64::new(0),
             noted_term: AtomicU64::new(0),
@@ -447,8 +452,21 @@ impl Fence {
         *self.renewed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// For how long the fence would still have been open when the newest renewal landed: the same until the
+    /// next one lands, whenever it is read. Zero where the renewal came too late; `None` before one has
+    /// landed on an open fence.
+    pub fn margin(&self) -> Option<Duration> {
+        let margin = self.margin.load(Ordering::Acquire);
+        (margin != UNMEASURED).then(|| Duration::from_micros(margin))
+    }
+
     /// A renewal has landed that was started then, and was given this version.
     pub(crate) fn landed(&self, version: u64, started: Time) {
+        let until = self.until.load(Ordering::Acquire);
+        if until != 0 {
+            let margin = until.saturating_sub(micros(self.now()));
+            self.margin.store(margin, Ordering::Release);
+        }
         let before = self.newest.swap(version, Ordering::AcqRel);
         self.settled.store(before, Ordering::Release);
         // By the clock that the caches compare it with, on which less time may have passed.

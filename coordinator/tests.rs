@@ -426,6 +426,26 @@ async fn a_fence_is_closed_while_the_renewal_thread_does_not_check() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_fence_has_what_the_newest_renewal_found_left_whenever_it_is_read() {
+    let fence = Fence::new(4, Duration::from_secs(2));
+    let lands_after = async |wait: u64| {
+        let started = fence.now();
+        tokio::time::advance(Duration::from_millis(wait)).await;
+        fence.landed(1, started);
+        fence.set_until(Some(started + Duration::from_secs(3)));
+    };
+    lands_after(100).await;
+    assert_eq!(fence.margin(), None, "it has opened only now");
+    tokio::time::advance(Duration::from_millis(900)).await;
+    lands_after(700).await;
+    assert_eq!(fence.margin(), Some(Duration::from_millis(1300)));
+    tokio::time::advance(Duration::from_millis(2500)).await;
+    assert_eq!(fence.margin(), Some(Duration::from_millis(1300)));
+    lands_after(100).await;
+    assert_eq!(fence.margin(), Some(Duration::ZERO), "it came too late");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_fence_closes_by_the_clock_that_runs_while_the_machine_is_suspended() {
     let suspended = Arc::new(Mutex::new(Duration::ZERO));
     let (slept, began) = (Arc::clone(&suspended), tokio::time::Instant::now());

@@ -48,7 +48,7 @@ impl Gauges {
         };
         let mut measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
         let remaining = self.fence.remaining();
-        metrics.fence(remaining);
+        metrics.fence(remaining, self.fence.margin());
         if let Some(lease) = &self.leads {
             metrics.leads(lease, !remaining.is_zero());
             let hold = self.handle.hold().unwrap_or_default().hold;

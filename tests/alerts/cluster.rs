@@ -243,6 +243,7 @@ fn target(at: usize, exported: &BTreeSet<Name>) -> Target {
         ("manifold_ranges_owned", RANGES / 4.0),
         ("manifold_fence_open", 1.0),
         ("manifold_fence_remaining_seconds", 2.5),
+        ("manifold_renewal_margin_seconds", 1.95),
         (r#"manifold_members{state="ready"}"#, 4.0),
         ("manifold_current", 1.0),
         (r#"manifold_cache_lag_seconds{resource="pods"}"#, 5.0),

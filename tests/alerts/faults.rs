@@ -467,7 +467,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "renewals take more than a second",
         "ManifoldRenewalsSlow",
         |cluster, _| {
-            cluster.targets[1].set("manifold_fence_remaining_seconds", 0.75);
+            cluster.targets[1].set("manifold_renewal_margin_seconds", 0.9);
         },
     ),
     fault(

@@ -86,6 +86,7 @@ pub(super) struct Families {
     pub(super) fence_refusals: Counters<1>,
     pub(super) fence_open: Gauge<i64, AtomicI64>,
     pub(super) fence_remaining: Gauge<f64, AtomicU64>,
+    pub(super) renewal_margin: Gauge<f64, AtomicU64>,
     pub(super) api_budget: Gauge<f64, AtomicU64>,
     pub(super) api_back_pressure: Gauge<f64, AtomicU64>,
     pub(super) standby: Gauge<i64, AtomicI64>,
@@ -272,6 +273,11 @@ pub(super) fn families(on: &mut Registering) -> Families {
             "manifold_fence_remaining_seconds",
             "For how long this replica may write without another renewal. Between two renewals it falls from \
              --lease-renew-deadline by --lease-retry-period; it is lower where renewals are slow.",
+            Gauge::default(),
+        ),
+        renewal_margin: on.add(
+            "manifold_renewal_margin_seconds",
+            "For how long this replica could still have written when the last renewal of its Lease landed:              --lease-renew-deadline less --lease-retry-period, less what a renewal takes. 0 before the second renewal.",
             Gauge::default(),
         ),
         api_budget: on.add(

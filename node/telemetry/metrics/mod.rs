@@ -362,12 +362,16 @@ impl Metrics {
         self.families.takeover_seconds.observe(seconds(took));
     }
 
-    /// For how long this replica may write without another renewal: at zero its fence is closed.
-    pub fn fence(&self, remaining: Duration) {
+    /// For how long this replica may write without another renewal: at zero its fence is closed. And what was
+    /// left of that when the last renewal landed, once one has.
+    pub fn fence(&self, remaining: Duration, margin: Option<Duration>) {
         self.families
             .fence_open
             .set(i64::from(!remaining.is_zero()));
         self.families.fence_remaining.set(seconds(remaining));
+        if let Some(margin) = margin {
+            self.families.renewal_margin.set(seconds(margin));
+        }
     }
 
     /// The part of `--kube-api-qps` that this replica may use now, and what the API server's back-pressure

@@ -103,6 +103,7 @@ const GOLDEN: &[(&str, &str)] = &[
     ("manifold_ranges_owned", "gauge"),
     ("manifold_ranges_unowned", "gauge"),
     ("manifold_reconciles_total", "counter"),
+    ("manifold_renewal_margin_seconds", "gauge"),
     ("manifold_server_fence", "gauge"),
     ("manifold_server_fence_proofs_total", "counter"),
     ("manifold_settings", "gauge"),
@@ -245,7 +246,8 @@ fn used() -> Arc<Metrics> {
     metrics.taken_over(ms(5200));
     metrics.ranges(256, 0);
     metrics.members(&[("ready", 3), ("not_ready", 0), ("draining", 0)]);
-    metrics.fence(ms(2500));
+    metrics.fence(ms(2500), Some(ms(1900)));
+    metrics.fence(ms(2500), None);
     metrics.standby(false);
     metrics.leads("kube-controller-manager", true);
     metrics.slow_renewals("kube-controller-manager", 2);
@@ -437,6 +439,7 @@ fn samples_bear_upstreams_labels_and_bounds() {
         (r#"manifold_members{state="ready"}"#, 3.0),
         ("manifold_fence_open", 1.0),
         ("manifold_fence_remaining_seconds", 2.5),
+        ("manifold_renewal_margin_seconds", 1.9),
     ] {
         assert_eq!(value(&text, series), wanted, "{series}");
     }
