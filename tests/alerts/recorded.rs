@@ -178,7 +178,8 @@ impl Bed {
                 is("manifold_current", &[], 1.0)?;
                 is("manifold_fence_open", &[], 1.0)?;
                 let mine = gauge("manifold_ranges_owned", &[]) as u16;
-                let share = RANGES / u16::try_from(self.members.len())?;
+                // Of uneven loads in a course the planner makes uneven shares, which stay.
+                let share = RANGES / u16::try_from(self.members.len())? * 9 / 10;
                 ensure!(mine >= share, "{} owns {mine}", member.name);
                 owned += mine;
             }
