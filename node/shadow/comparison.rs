@@ -99,8 +99,10 @@ pub struct Candidate {
     pub id: u64,
     /// The change.
     pub change: Change,
-    /// How long ago it was seen.
+    /// How long ago it was seen, when this question became due …
     pub age: Duration,
+    /// … by this clock: others may be asked about first.
+    pub due: Now,
     /// Whether this is the last question.
     pub is_last: bool,
 }
@@ -344,8 +346,8 @@ impl Comparison {
     }
 
     /// Changes of which it is time to ask whether a controller here would make them.
-    pub fn to_ask(&mut self, now: Now) -> Vec<Candidate> {
-        let now = self.effective(now);
+    pub fn to_ask(&mut self, at: Now) -> Vec<Candidate> {
+        let now = self.effective(at);
         let mut due = Vec::new();
         for (id, one) in &mut self.waiting {
             let age = now.saturating_sub(one.since);
@@ -355,15 +357,15 @@ impl Comparison {
                 .as_ref()
                 .map_or(UNKNOWN, |found| found.controller);
             let patience = self.config.patience(controller);
-            let at = match one.asked {
+            let next = match one.asked {
                 0 => Some(Duration::ZERO),
                 asked if asked <= ASKED_AGAIN.len() => {
-                    Some(ASKED_AGAIN[asked - 1]).filter(|at| *at < patience)
+                    Some(ASKED_AGAIN[asked - 1]).filter(|next| *next < patience)
                 }
                 _ => None,
             };
-            let is_last = at.is_none();
-            if age >= at.unwrap_or(patience) {
+            let is_last = next.is_none();
+            if age >= next.unwrap_or(patience) {
                 one.asked = if is_last {
                     usize::MAX - 1
                 } else {
@@ -373,6 +375,7 @@ impl Comparison {
                     id: *id,
                     change: one.change.clone(),
                     age,
+                    due: at,
                     is_last,
                 });
             }

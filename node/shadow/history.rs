@@ -79,17 +79,7 @@ impl History {
     /// The moments in which a manager may have decided on a change, the latest first: right before it, and
     /// before each of the changes of its namespace that its caches may not have shown yet.
     pub fn moments(&self, of: &Change) -> Moments {
-        let Some(object) = of.newest() else {
-            return Moments::default();
-        };
-        let namespace = &object.metadata().namespace;
-        let is_near = |change: &Change| {
-            let others = change.newest().map(|object| &object.metadata().namespace);
-            others.is_some_and(|others| {
-                namespace.is_empty() || others.is_empty() || others == namespace
-            })
-        };
-        let near = |(_, (_, change)): &(&(u64, u64), &(Now, Change))| is_near(change);
+        let near = |(_, (_, change)): &(&(u64, u64), &(Now, Change))| are_near(of, change);
         let since = self.changes.range((of.version, 0)..);
         let mut undone: Vec<_> = since
             .rev()
@@ -109,8 +99,42 @@ impl History {
             undone.extend(undone_by(change));
             ends.push(undone.len());
         }
-        Moments { undone, ends }
+        Moments {
+            undone,
+            ends,
+            without: None,
+        }
     }
+
+    /// The moments right after a change, the first one first, as they would be without it: of two writes that
+    /// a manager makes at once, either may come first.
+    pub fn moments_after(&self, of: &Change) -> Moments {
+        let later = self.changes.range((of.version.saturating_add(1), 0)..);
+        let later: Vec<_> = later
+            .map(|(_, (seen, change))| (*seen, change))
+            .filter(|(_, change)| are_near(of, change))
+            .collect();
+        let Some((first, _)) = later.first() else {
+            return Moments::default();
+        };
+        let end = first.saturating_add(LAG_MAX);
+        let soon = later.iter().take(MOMENTS_MAX);
+        let soon = soon.take_while(|(seen, _)| *seen <= end).count();
+        let undone = later.iter().rev();
+        Moments {
+            undone: undone.filter_map(|(_, change)| undone_by(change)).collect(),
+            ends: (1..=soon).map(|done| later.len() - done).collect(),
+            without: undone_by(of),
+        }
+    }
+}
+
+/// Whether a manager that decides on a change may have to do with another: of its namespace, or of none.
+fn are_near(one: &Change, other: &Change) -> bool {
+    let namespace = |change: &Change| Some(change.newest()?.metadata().namespace.clone());
+    namespace(one)
+        .zip(namespace(other))
+        .is_some_and(|(one, other)| one.is_empty() || other.is_empty() || one == other)
 }
 
 /// Moments in the past.
@@ -120,14 +144,17 @@ pub struct Moments {
     undone: Vec<(Name, Option<AnyObject>)>,
     /// How many changes are undone at each moment.
     ends: Vec<usize>,
+    /// An object as it is at each of them, whatever becomes of it later.
+    without: Option<(Name, Option<AnyObject>)>,
 }
 
 impl Moments {
-    /// The objects of each moment, the latest first.
+    /// The objects of each moment, in order.
     pub fn iter(&self) -> impl Iterator<Item = Objects> {
         self.ends.iter().map(|end| {
             // The earliest of an object's changes comes last, and what was before it counts.
-            self.undone[..*end].iter().cloned().collect()
+            let undone = self.undone[..*end].iter();
+            undone.chain(&self.without).cloned().collect()
         })
     }
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use controllers_kit::{
     AnyObject, Key, Object, Only, Plan, Propagation,
-    testing::{config_map, pod},
+    testing::{at, config_map, pod},
 };
 use kubernetes_proto::{
     core::Pod,
@@ -407,6 +407,34 @@ fn a_step_may_be_overtaken_by_several_changes() {
 }
 
 #[test]
+fn a_step_is_overtaken_by_one_of_the_same_second() {
+    let step = |phase: &str, second: &str| {
+        let mut pod = child("a", "web");
+        let status = pod.status.get_or_insert_default();
+        status.phase = phase.into();
+        status.start_time = Some(at(second).into());
+        Some(any(pod))
+    };
+    let (first, second) = ("10:00:01", "10:00:02");
+    let mut comparison = comparison();
+    for (old, new, expected) in [
+        (step("Pending", first), step("Failed", second), vec![]),
+        (
+            step("Failed", second),
+            step("Running", second),
+            vec![Kind::Superseded],
+        ),
+    ] {
+        let change = Change {
+            old,
+            new,
+            version: 0,
+        };
+        assert_eq!(kinds(comparison.observed(change, true, secs(10))), expected);
+    }
+}
+
+#[test]
 fn a_change_whose_fields_are_all_changed_again_was_a_step_and_the_last_one_is_judged() {
     let unwanted = || {
         Answer::Unwanted(Box::new(Unwanted {
@@ -612,6 +640,10 @@ fn updated(name: &str, namespace: &str, version: u64) -> Change {
 
 /// What each moment before a change shows, as `a@3`.
 fn moments(history: &History, of: &Change) -> Vec<Vec<String>> {
+    shown(&history.moments(of))
+}
+
+fn shown(moments: &Moments) -> Vec<Vec<String>> {
     let shown = |objects: Objects| {
         let mut all: Vec<String> = objects
             .into_iter()
@@ -623,7 +655,34 @@ fn moments(history: &History, of: &Change) -> Vec<Vec<String>> {
         all.sort();
         all
     };
-    history.moments(of).iter().map(shown).collect()
+    moments.iter().map(shown).collect()
+}
+
+#[test]
+fn a_moment_after_a_change_has_what_came_since_and_not_the_change() {
+    let mut history = History::new(secs(12));
+    history.tick(secs(10));
+    let made = Change {
+        old: None,
+        new: updated("d", "shop", 12).new,
+        version: 12,
+    };
+    for change in [
+        updated("a", "shop", 11),
+        made.clone(),
+        updated("a", "shop", 13),
+        updated("x", "elsewhere", 14),
+        updated("d", "shop", 15),
+    ] {
+        history.add(change);
+    }
+    history.tick(secs(14));
+    history.add(updated("a", "shop", 16));
+    assert_eq!(
+        shown(&history.moments_after(&made)),
+        [vec!["a@15", "no d"], vec!["a@15", "no d"]]
+    );
+    assert!(shown(&history.moments_after(&updated("a", "shop", 16))).is_empty());
 }
 
 #[test]

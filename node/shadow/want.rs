@@ -356,9 +356,14 @@ fn hide(resource: &Resource, object: &mut Value) {
 }
 
 /// The fields by which a step is judged. Metadata goes along with the rest, where there is any: an annotation
-/// may have its last value before the list that it is about.
+/// may have its last value before the list that it is about. So do times: two steps of one second have the
+/// same.
 pub(crate) fn judged_fields(mut paths: Vec<Vec<String>>) -> Vec<Vec<String>> {
-    let is_rest = |path: &Vec<String>| path.first().is_some_and(|part| part != "metadata");
+    let is_rest = |path: &Vec<String>| {
+        let is_metadata = path.first().is_some_and(|part| part == "metadata");
+        let is_time = path.last().is_some_and(|part| part.ends_with("Time"));
+        !is_metadata && !is_time
+    };
     if paths.iter().any(is_rest) {
         paths.retain(is_rest);
     }

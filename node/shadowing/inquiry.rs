@@ -4,12 +4,13 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use controllers_kit::{
-    Answers, AnyObject, DynChange, Key, Reader, Resource, Snapshot, guard::guarded,
+    Answers, AnyObject, Descriptor, DynChange, Key, Reader, Resource, Snapshot, Timestamp,
+    guard::guarded,
 };
 use kubernetes_proto::{Object, core::Pod};
 use serde_json::Value;
 use shadow::{
-    Answer, Candidate, Change, Deed, Objects, Unwanted, Want, changed_fields, nearest,
+    Answer, Candidate, Change, Deed, Moments, Objects, Unwanted, Want, changed_fields, nearest,
     present_without, standing_fields, would_make,
 };
 
@@ -52,11 +53,13 @@ const OTHERS: [&str; 3] = [
 ];
 
 /// What a change does.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
     Creates,
     Deletes,
     Updates,
+    /// Metadata, and no more than the status beside it: a write of the status may change both.
+    UpdatesMetadata,
     UpdatesStatus,
 }
 
@@ -81,11 +84,15 @@ fn act(change: &Change) -> Option<(Act, Vec<Vec<String>>)> {
                     path.len() == 2 && path[0] == "metadata" && path[1].starts_with("deletion");
                 !deletion
             });
-            let of_status = |path: &Vec<String>| path.first().is_some_and(|part| part == "status");
-            match paths.iter().all(of_status) {
-                _ if paths.is_empty() => None,
-                true => Some((Act::UpdatesStatus, paths)),
-                false => Some((Act::Updates, paths)),
+            let all_of = |parts: &[&str]| {
+                let mut firsts = paths.iter().map(|path| path.first());
+                firsts.all(|first| first.is_some_and(|first| parts.contains(&&**first)))
+            };
+            match () {
+                () if paths.is_empty() => None,
+                () if all_of(&["status"]) => Some((Act::UpdatesStatus, paths)),
+                () if all_of(&["metadata", "status"]) => Some((Act::UpdatesMetadata, paths)),
+                () => Some((Act::Updates, paths)),
             }
         }
         (None, None) => None,
@@ -123,23 +130,24 @@ pub(super) fn concerns(shared: &Shared, change: &Change) -> bool {
 }
 
 /// Whether a controller's role allows such a write.
-fn may(unit: &Unit, act: Act, resource: &Resource) -> bool {
-    let (verbs, part): (&[&str], &str) = match act {
-        Act::Creates => (&["create"], ""),
-        Act::Deletes => (&["delete", "deletecollection"], ""),
-        Act::Updates => (&["patch", "update"], ""),
-        Act::UpdatesStatus => (&["patch", "update"], "status"),
+fn may(descriptor: &Descriptor, act: Act, resource: &Resource) -> bool {
+    let (verbs, parts): (&[&str], &[&str]) = match act {
+        Act::Creates => (&["create"], &[""]),
+        Act::Deletes => (&["delete", "deletecollection"], &[""]),
+        Act::Updates => (&["patch", "update"], &[""]),
+        Act::UpdatesMetadata => (&["patch", "update"], &["", "status"]),
+        Act::UpdatesStatus => (&["patch", "update"], &["status"]),
     };
-    unit.controller.descriptor().rules.iter().any(|rule| {
+    descriptor.rules.iter().any(|rule| {
         let (plural, of) = rule.resource.split_once('/').unwrap_or((rule.resource, ""));
         let is_all = rule.resource == "*";
         (is_all || rule.group == resource.group)
             // A rule for everything is that of the garbage collector and its like, which write no status.
             && (plural == resource.plural || (is_all && act != Act::UpdatesStatus))
             && (is_all
-                || of == part
-                || (part.is_empty() && of == "scale")
-                || (part == "status" && of == "approval"))
+                || parts.contains(&of)
+                || (parts.contains(&"") && of == "scale")
+                || (parts.contains(&"status") && of == "approval"))
             && rule.verbs.iter().any(|verb| verbs.contains(verb))
     })
 }
@@ -193,7 +201,8 @@ fn keys<'a>(
     let before = Past::new(&*shared.view, &before, &shadow.indexes);
     let views: [&dyn Reader; 2] = [&*shared.view, &before];
     let (mut found, mut alone) = (Vec::new(), Vec::new());
-    for unit in shared.units.iter().filter(|unit| may(unit, act, resource)) {
+    let may = |unit: &&Unit| may(unit.controller.descriptor(), act, resource);
+    for unit in shared.units.iter().filter(may) {
         let mut keys = BTreeSet::new();
         let mut add = |key: Key| {
             keys.insert(key);
@@ -307,15 +316,23 @@ pub(super) async fn ask(shared: &Arc<Shared>, shadow: &Shadow, candidate: &Candi
     }
     let mut unwanted = by_unknown("kube-controller-manager");
     let slack = shadow.options.patience;
-    let moments = super::locked(&shadow.history).moments(change);
     // What takes a plan of its own here, as an adoption before a creation, upstream does at once. Of a
     // deletion nobody says who has made it: where its object has been replaced, one is too many today.
-    let today = (act != Act::Deletes).then(|| present_without(change));
+    let is_made = act != Act::Deletes;
+    let (moments, after) = {
+        let history = super::locked(&shadow.history);
+        let after = is_made.then(|| history.moments_after(change));
+        (history.moments(change), after)
+    };
+    let today = is_made.then(|| present_without(change));
     let made = Made {
         change,
         since: since.as_ref(),
         standing: standing.as_deref().unwrap_or_default(),
     };
+    let (now, clock) = (shared.clock.now(), shared.clock.monotonic());
+    let age = candidate.age + clock.saturating_sub(candidate.due);
+    let then = now.checked_sub(age).unwrap_or(now);
     for (unit, key) in &keys {
         let descriptor = unit.controller.descriptor();
         let metrics = Arc::clone(&unit.metrics);
@@ -325,20 +342,25 @@ pub(super) async fn ask(shared: &Arc<Shared>, shadow: &Shadow, candidate: &Candi
             shadow,
             unit,
             key,
-            age: candidate.age,
+            began: clock.saturating_sub(age),
             answers: Answers::new(),
             first: Vec::new(),
         };
         for (at, objects) in moments.iter().enumerate() {
-            let later = (at == 0 && candidate.age > LATER).then_some(Duration::ZERO);
-            for age in [Some(candidate.age), later].into_iter().flatten() {
-                if of_key.would(&objects, age, &sender, &made).await {
+            let later = (at == 0 && age > LATER).then_some(now);
+            for time in [Some(then), later].into_iter().flatten() {
+                if of_key.would(&objects, time, &sender, &made).await {
                     return Answer::Wanted(unit.name());
                 }
             }
         }
+        for objects in after.iter().flat_map(Moments::iter) {
+            if of_key.would(&objects, then, &sender, &made).await {
+                return Answer::Wanted(unit.name());
+            }
+        }
         if let Some(objects) = &today
-            && of_key.would(objects, Duration::ZERO, &sender, &made).await
+            && of_key.would(objects, now, &sender, &made).await
         {
             return Answer::Wanted(unit.name());
         }
@@ -364,7 +386,10 @@ pub(super) async fn ask(shared: &Arc<Shared>, shadow: &Shadow, candidate: &Candi
             "the manager in charge, or anybody else: the API server does not say who deletes";
         return Answer::Unwanted(Box::new(unwanted));
     }
-    let paths = who::parts(&paths, change);
+    let paths = match &since {
+        Some(since) => who::parts(&paths, change, since),
+        None => paths,
+    };
     match is_theirs(shared, &gate, newest, act, &paths).await {
         true => Answer::Unwanted(Box::new(unwanted)),
         false => Answer::NotTheirs,
@@ -387,8 +412,8 @@ struct OfKey<'a> {
     shadow: &'a Shadow,
     unit: &'a Unit,
     key: &'a Key,
-    /// How long ago the change was made: the key's memory is that of then.
-    age: Duration,
+    /// When the change was made, by the monotonic clock: the key's memory is that of then.
+    began: Duration,
     /// What the API server has answered, for all moments.
     answers: Answers,
     /// What the first plan that wants anything wants.
@@ -405,22 +430,22 @@ struct Made<'a> {
 }
 
 impl OfKey<'_> {
-    /// Whether the controller would have made a change with these objects, and so long ago.
+    /// Whether the controller would have made a change with these objects, and at this time.
     async fn would(
         &mut self,
         objects: &Objects,
-        age: Duration,
+        at: Timestamp,
         sender: &Sender,
         made: &Made<'_>,
     ) -> bool {
         let slack = self.shadow.options.patience;
-        let planned = self.planned(objects, age, sender).await;
+        let planned = self.planned(objects, at, sender).await;
         let is_wanted =
             |want: &Want| would_make(want, made.change, (made.since, made.standing), slack);
         if planned.iter().any(is_wanted) {
             return true;
         }
-        let equal = self.deletes_an_equal(objects, age, sender, (made.change, &planned));
+        let equal = self.deletes_an_equal(objects, at, sender, (made.change, &planned));
         let is_equal = equal.await;
         if self.first.is_empty() {
             self.first = planned;
@@ -428,16 +453,13 @@ impl OfKey<'_> {
         is_equal
     }
 
-    /// What the controller would have written with these objects, and so long ago.
-    async fn planned(&mut self, objects: &Objects, age: Duration, sender: &Sender) -> Vec<Want> {
+    /// What the controller would have written with these objects, and at this time.
+    async fn planned(&mut self, objects: &Objects, at: Timestamp, sender: &Sender) -> Vec<Want> {
         let (shared, controller, key) = (self.shared, &self.unit.controller, self.key);
         let view = Past::new(&*shared.view, objects, &self.shadow.indexes);
-        let now = shared.clock.now();
-        let then = now.checked_sub(age).unwrap_or(now);
-        let began = shared.clock.monotonic().saturating_sub(self.age);
-        let mut memory = self.shadow.memory((self.unit, key), began);
+        let mut memory = self.shadow.memory((self.unit, key), self.began);
         let none = Answers::new();
-        let asked = guarded(|| controller.ask(key, &Snapshot::new(&view, &none, then), &memory));
+        let asked = guarded(|| controller.ask(key, &Snapshot::new(&view, &none, at), &memory));
         let asked = asked.unwrap_or_default();
         let mut new = asked.clone();
         new.retain(|query| !self.answers.contains_key(query));
@@ -446,7 +468,7 @@ impl OfKey<'_> {
                 shared.writer.server(),
                 &*shared.keys,
                 &*shared.cloud,
-                now,
+                shared.clock.now(),
                 sender,
                 new,
             );
@@ -460,7 +482,7 @@ impl OfKey<'_> {
         let known = known.map(|(query, answer)| (query.clone(), answer.clone()));
         let answers = past::answers(known.collect(), objects);
         let plan = guarded(|| {
-            let snapshot = Snapshot::new(&view, &answers, then);
+            let snapshot = Snapshot::new(&view, &answers, at);
             controller.plan(key, &snapshot, &mut memory)
         });
         match plan {
@@ -477,7 +499,7 @@ impl OfKey<'_> {
     async fn deletes_an_equal(
         &mut self,
         objects: &Objects,
-        age: Duration,
+        at: Timestamp,
         sender: &Sender,
         (change, planned): (&Change, &[Want]),
     ) -> bool {
@@ -520,7 +542,7 @@ impl OfKey<'_> {
                 let mut objects = objects.clone();
                 objects.insert(place(&own), Some(first));
                 objects.insert(place(&of_other), Some(second));
-                let planned = self.planned(&objects, age, sender).await;
+                let planned = self.planned(&objects, at, sender).await;
                 let deletes = |key: &Key| {
                     let mut wants = planned.iter();
                     wants.any(|want| want.deed == Deed::Delete && want.key == *key)
@@ -586,4 +608,38 @@ async fn is_theirs(
                 _ => who::has_written(&found, paths),
             }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use controllers_kit::{
+        Sharding,
+        testing::{Common, PodBuild, pod},
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_role_that_writes_the_status_may_change_metadata() {
+        let annotated = || pod("a").annotation("a", "b");
+        let running = || annotated().phase("Running");
+        let rule = |resource: &'static str| {
+            Descriptor::new("a", Sharding::ByObject).rule("", resource, &["patch"])
+        };
+        for (old, new, expected, whole, status) in [
+            (pod("a"), annotated(), Act::UpdatesMetadata, true, true),
+            (pod("a"), running(), Act::UpdatesMetadata, true, true),
+            (annotated(), running(), Act::UpdatesStatus, false, true),
+        ] {
+            let change = Change {
+                old: Some(Arc::new(old)),
+                new: Some(Arc::new(new)),
+                version: 2,
+            };
+            let (act, _) = act(&change).unwrap();
+            assert_eq!(act, expected);
+            assert_eq!(may(&rule("pods"), act, Pod::resource()), whole);
+            assert_eq!(may(&rule("pods/status"), act, Pod::resource()), status);
+        }
+    }
 }

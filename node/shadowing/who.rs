@@ -1,5 +1,6 @@
 //! Who has written the fields that a change has changed, by the object's `managedFields`.
 
+use controllers_kit::AnyObject;
 use serde_json::Value;
 use shadow::Change;
 
@@ -18,33 +19,37 @@ pub fn has_made(object: &Value) -> bool {
     any && all
 }
 
-/// The fields of a change, lists of conditions by the conditions that have changed: each has an owner of its
-/// own.
-pub fn parts(paths: &[Vec<String>], change: &Change) -> Vec<Vec<String>> {
+/// The fields of a change that are still as it has set them, lists of conditions by the conditions that have
+/// changed: each has an owner of its own. What has been set again since has the owner of that.
+pub fn parts(paths: &[Vec<String>], change: &Change, since: &AnyObject) -> Vec<Vec<String>> {
     let (Some(old), Some(new)) = (&change.old, &change.new) else {
         return paths.to_vec();
     };
-    let (old, new) = (old.to_json(), new.to_json());
+    let (old, new, since) = (old.to_json(), new.to_json(), since.to_json());
     let mut parts = Vec::new();
     for path in paths {
-        let conditions = |object: &Value| -> Vec<Value> {
+        let value = |object: &Value| -> Value {
             let mut at = object;
             for part in path {
                 at = &at[part];
             }
-            at.as_array().cloned().unwrap_or_default()
+            at.clone()
         };
+        let (before, after, present) = (value(&old), value(&new), value(&since));
         if path.last().is_none_or(|last| last != "conditions") {
-            parts.push(path.clone());
+            if after == present {
+                parts.push(path.clone());
+            }
             continue;
         }
-        let (before, after) = (conditions(&old), conditions(&new));
-        for condition in before.iter().chain(&after) {
+        let all = |list: &Value| list.as_array().cloned().unwrap_or_default();
+        for condition in all(&before).iter().chain(&all(&after)) {
             let kind = text(condition, "type");
-            let same = |all: &[Value]| all.iter().find(|one| text(one, "type") == kind).cloned();
+            let of = |list: &Value| all(list).into_iter().find(|one| text(one, "type") == kind);
             let part = format!("k:{}", serde_json::json!({"type": kind}));
             let path = [path.as_slice(), &[part]].concat();
-            if same(&before) != same(&after) && !parts.contains(&path) {
+            let remains = of(&before) != of(&after) && of(&after) == of(&present);
+            if remains && !parts.contains(&path) {
                 parts.push(path);
             }
         }
@@ -94,9 +99,41 @@ fn owns(fields: &Value, path: &[String]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use controllers_kit::testing::{PodBuild, pod};
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn what_has_been_set_again_says_nothing_of_a_change() {
+        let with = |phase: &str, reason: &str, conditions: [(&str, &str); 2]| -> AnyObject {
+            let mut pod = pod("a").phase(phase);
+            for (kind, value) in conditions {
+                pod = pod.condition(kind, value, "10:00:00");
+            }
+            pod.status.get_or_insert_default().reason = reason.into();
+            Arc::new(pod)
+        };
+        let change = Change {
+            old: Some(with("Pending", "", [("Ready", "False"), ("Seen", "False")])),
+            new: Some(with("Running", "x", [("Ready", "True"), ("Seen", "True")])),
+            version: 2,
+        };
+        let since = with("Failed", "x", [("Ready", "True"), ("Seen", "False")]);
+        let path = |parts: &[&str]| -> Vec<String> {
+            parts.iter().map(|part| (*part).to_owned()).collect()
+        };
+        let paths = ["phase", "reason", "conditions"].map(|field| path(&["status", field]));
+        assert_eq!(
+            parts(&paths, &change, &since),
+            [
+                path(&["status", "reason"]),
+                path(&["status", "conditions", "k:{\"type\":\"Ready\"}"]),
+            ]
+        );
+    }
 
     #[test]
     fn the_owner_of_a_field_has_written_it() {
