@@ -86,7 +86,6 @@ impl Target {
     /// It may not write: since it could not renew, or as another manager may.
     pub(super) fn fenced(&mut self) {
         self.set("manifold_fence_open", 0.0);
-        self.set("manifold_fence_remaining_seconds", 0.0);
     }
 
     /// How many keys of the queue `deployment` are taken up in a second, after waits below 0.1 s and of 1 to
@@ -242,7 +241,6 @@ fn target(at: usize, exported: &BTreeSet<Name>) -> Target {
         ("manifold_ranges", RANGES),
         ("manifold_ranges_owned", RANGES / 4.0),
         ("manifold_fence_open", 1.0),
-        ("manifold_fence_remaining_seconds", 2.5),
         ("manifold_renewal_margin_seconds", 1.95),
         (r#"manifold_members{state="ready"}"#, 4.0),
         ("manifold_current", 1.0),
