@@ -232,6 +232,7 @@ fn upstream_lacks() -> Group {
 fn shadow_lacks() -> Group {
     let without = [
         "deployment-controller",
+        "statefulset-controller",
         "job-controller",
         "root-ca-certificate-publisher-controller",
     ];
@@ -258,6 +259,16 @@ fn shadow_lacks() -> Group {
                     "update",
                 )
             },
+            extra(
+                "a StatefulSet's pods",
+                vec![workload(
+                    "apps/v1",
+                    "StatefulSet",
+                    &json!({"serviceName": "web"}),
+                )],
+                "pods",
+                "create",
+            ),
             extra("a Job's pods", vec![job(&json!({}))], "pods", "create"),
             extra("a namespace's authority", vec![], "configmaps", "create"),
         ],
