@@ -104,7 +104,7 @@ pub(crate) fn prepare(
             };
             let mut threads = config.threads.clone();
             threads.push(("coordinator".to_owned(), fence.coordinating.clone()));
-            let late = config.late_write_max();
+            let late = fence.late_write_max();
             let renewing = Renewing {
                 config: &config,
                 renewal: &mut renewal,
@@ -114,7 +114,6 @@ pub(crate) fn prepare(
                 publish: &publish,
                 watchdog: Watchdog::new(config.lease_duration, late, threads.len()),
                 threads,
-                late,
                 suspected_since: None,
                 ending: None,
                 end_is_logged: false,
@@ -157,8 +156,6 @@ struct Renewing<'a> {
     /// The threads that have to run, this one aside.
     threads: Vec<(String, Pulse)>,
     watchdog: Watchdog,
-    /// How long a write that was sent may still be executed.
-    late: Duration,
     suspected_since: Option<Time>,
     ending: Option<Ending>,
     end_is_logged: bool,
@@ -249,7 +246,10 @@ impl Renewing<'_> {
             fence.end(EndCause::Hang, why);
             fence.shut();
             let closed = self.suspected_since.unwrap_or(now);
-            self.ending = Some(Ending::behind_a_closed_fence(closed, self.late));
+            self.ending = Some(Ending::behind_a_closed_fence(
+                closed,
+                self.fence.late_write_max(),
+            ));
         }
     }
 
@@ -266,7 +266,7 @@ impl Renewing<'_> {
                 "this replica ends: it releases its Lease, so that others take its ranges at once"
             );
         }
-        let late = self.late;
+        let late = fence.late_write_max();
         let last = self.ending.get_or_insert_with(|| Ending::begun(now, late));
         loop {
             let (in_flight, is_still) = (fence.in_flight(), fence.is_still());
@@ -298,7 +298,7 @@ impl Renewing<'_> {
     fn leave(&mut self, now: Time, inputs: &mut Vec<RenewalInput>) {
         if let Some(leaving) = &mut self.leaving
             && !leaving.begun
-            && (self.fence.is_still() || now >= leaving.since + self.late)
+            && (self.fence.is_still() || now >= leaving.since + self.fence.late_write_max())
         {
             leaving.begun = true;
             inputs.push(RenewalInput::Release);

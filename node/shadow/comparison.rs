@@ -99,10 +99,8 @@ pub struct Candidate {
     pub id: u64,
     /// The change.
     pub change: Change,
-    /// How long ago it was seen, when this question became due …
-    pub age: Duration,
-    /// … by this clock: others may be asked about first.
-    pub due: Now,
+    /// When it was seen, time in which nobody was in charge left out.
+    pub seen: Now,
     /// Whether this is the last question.
     pub is_last: bool,
 }
@@ -374,8 +372,7 @@ impl Comparison {
                 due.push(Candidate {
                     id: *id,
                     change: one.change.clone(),
-                    age,
-                    due: at,
+                    seen: at.saturating_sub(age),
                     is_last,
                 });
             }

@@ -144,7 +144,7 @@ pub struct Moments {
     undone: Vec<(Name, Option<AnyObject>)>,
     /// How many changes are undone at each moment.
     ends: Vec<usize>,
-    /// An object as it is at each of them, whatever becomes of it later.
+    /// An object as it is at each of them, its later changes left out.
     without: Option<(Name, Option<AnyObject>)>,
 }
 

@@ -638,6 +638,13 @@ fn updated(name: &str, namespace: &str, version: u64) -> Change {
     }
 }
 
+fn new_at(name: &str, namespace: &str, version: u64) -> Change {
+    Change {
+        old: None,
+        ..updated(name, namespace, version)
+    }
+}
+
 /// What each moment before a change shows, as `a@3`.
 fn moments(history: &History, of: &Change) -> Vec<Vec<String>> {
     shown(&history.moments(of))
@@ -662,11 +669,7 @@ fn shown(moments: &Moments) -> Vec<Vec<String>> {
 fn a_moment_after_a_change_has_what_came_since_and_not_the_change() {
     let mut history = History::new(secs(12));
     history.tick(secs(10));
-    let made = Change {
-        old: None,
-        new: updated("d", "shop", 12).new,
-        version: 12,
-    };
+    let made = new_at("d", "shop", 12);
     for change in [
         updated("a", "shop", 11),
         made.clone(),
@@ -695,11 +698,7 @@ fn a_moment_before_a_change_has_all_objects_as_they_were() {
         new: None,
         version: 14,
     };
-    let made = Change {
-        old: None,
-        new: updated("d", "shop", 15).new,
-        version: 15,
-    };
+    let made = new_at("d", "shop", 15);
     for change in [
         updated("a", "shop", 11),
         updated("b", "shop", 16),

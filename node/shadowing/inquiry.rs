@@ -331,7 +331,7 @@ pub(super) async fn ask(shared: &Arc<Shared>, shadow: &Shadow, candidate: &Candi
         standing: standing.as_deref().unwrap_or_default(),
     };
     let (now, clock) = (shared.clock.now(), shared.clock.monotonic());
-    let age = candidate.age + clock.saturating_sub(candidate.due);
+    let age = clock.saturating_sub(candidate.seen);
     let then = now.checked_sub(age).unwrap_or(now);
     for (unit, key) in &keys {
         let descriptor = unit.controller.descriptor();
@@ -342,7 +342,7 @@ pub(super) async fn ask(shared: &Arc<Shared>, shadow: &Shadow, candidate: &Candi
             shadow,
             unit,
             key,
-            began: clock.saturating_sub(age),
+            began: candidate.seen,
             answers: Answers::new(),
             first: Vec::new(),
         };

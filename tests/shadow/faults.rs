@@ -88,6 +88,10 @@ fn workload(api: &str, kind: &str, spec: &Value) -> Value {
     object
 }
 
+fn stateful_set() -> Value {
+    workload("apps/v1", "StatefulSet", &json!({"serviceName": "web"}))
+}
+
 fn replicas(count: u32) -> Value {
     json!({"replicas": count})
 }
@@ -183,11 +187,7 @@ fn upstream_lacks() -> Group {
         faults: vec![
             missing(
                 "no StatefulSet's pods",
-                vec![workload(
-                    "apps/v1",
-                    "StatefulSet",
-                    &json!({"serviceName": "web"}),
-                )],
+                vec![stateful_set()],
                 "pods",
                 "create",
             ),
@@ -261,11 +261,7 @@ fn shadow_lacks() -> Group {
             },
             extra(
                 "a StatefulSet's pods",
-                vec![workload(
-                    "apps/v1",
-                    "StatefulSet",
-                    &json!({"serviceName": "web"}),
-                )],
+                vec![stateful_set()],
                 "pods",
                 "create",
             ),
@@ -369,11 +365,7 @@ fn third_parties() -> Group {
             ),
             delete(
                 "a revision of a StatefulSet is deleted",
-                vec![workload(
-                    "apps/v1",
-                    "StatefulSet",
-                    &json!({"serviceName": "web"}),
-                )],
+                vec![stateful_set()],
                 &[
                     "wait --for=create controllerrevision -l app=web --timeout=60s",
                     "delete controllerrevision -l app=web --wait=false",
