@@ -33,7 +33,8 @@ use crate::{
 
 use answers::ActorAnswers;
 pub use assembled::{Assembled, Door, Outside, assemble};
-use wiring::{DRAIN_BUDGET, Wiring, began, own_renewal, own_status};
+pub(crate) use wiring::began;
+use wiring::{DRAIN_BUDGET, Wiring, own_renewal, own_status};
 
 /// An API server that says nothing for so long at the start is a wrong address.
 const START_DEADLINE: Duration = Duration::from_secs(10);

@@ -23,6 +23,7 @@ mod tests;
 mod tls;
 mod trace;
 mod trust;
+mod witness;
 
 use std::sync::Arc;
 
@@ -50,6 +51,7 @@ pub use server_fence::{
 };
 pub use tls::TlsError;
 pub use trace::{PeerCall, PeerSpan, Tracer};
+pub use witness::{Witnessed, witness};
 
 /// Makes an API client inside the runtime that will use it.
 pub type ClientFactory = Arc<dyn Fn() -> kube::Client + Send + Sync>;

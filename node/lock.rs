@@ -3,7 +3,8 @@
 //! A process locks a file (`flock`) for as long as it lives, and writes into it the incarnation that it
 //! begins with. The kernel takes the lock away when the process has ended, and nothing else does. So the
 //! process that gets the lock knows that every process which the file names is gone, and need not wait for
-//! its Lease to expire.
+//! its Lease to expire. A witness that runs beside the process waits for the lock, learns the same as soon as
+//! the process has ended, and lets it go.
 //!
 //! That holds within one running kernel and for one file: the file also says which ones, and counts for
 //! nothing where it was copied or the machine was started since. On a file system in memory, where a write to
@@ -15,7 +16,8 @@ use std::{
     fs::{File, OpenOptions, TryLockError},
     io::{self, Read as _},
     os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _},
-    path::Path,
+    path::{Path, PathBuf},
+    time::Duration,
 };
 
 use rustix::fs::OFlags;
@@ -24,14 +26,18 @@ use rustix::fs::OFlags;
 const PROCESSES_MAX: usize = 8;
 /// A file of ours is far shorter.
 const FILE_BYTES_MAX: u64 = 4096;
+/// How often a process asks for the lock that has it, and after how long each time.
+const TRIES: u32 = 50;
+const TRY_AGAIN: Duration = Duration::from_millis(2);
 /// Changes with each start of the kernel.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// File systems in memory, by the magic number that the kernel has for them.
 const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// The second line of a file, up to what says whether anything is in flight.
+/// The second line of a file, up to what says whether anything is in flight, and what follows that.
 const IN_FLIGHT: &str = "in-flight=";
+const LATE: &str = " late-ms=";
 const YES: u8 = b'1';
 const NO: u8 = b'0';
 
@@ -61,6 +67,8 @@ pub struct Left {
     pub processes: Vec<String>,
     /// The newest had nothing in flight when it ended.
     pub still: bool,
+    /// How long after its end what one of them had sent may still be executed: the longest that they say.
+    pub late: Duration,
 }
 
 /// Where a process notes whether anything of it is in flight.
@@ -93,8 +101,9 @@ pub struct Taken {
     pub note: Option<Note>,
 }
 
-/// Takes the lock of a replica for as long as this process lives, and names the process in it. The processes
-/// that had it before have ended; `None` where another process has it.
+/// Takes the lock of a replica for as long as this process lives, and names the process in it, whose writes
+/// may be executed until `late` after its end. The processes that had it before have ended; `None` where
+/// another process has it.
 ///
 /// # Errors
 /// In words, where the directory will not do. Nothing that the file names then is believed by anybody.
@@ -103,14 +112,73 @@ pub fn take(
     fleet: &str,
     replica: &str,
     process: &str,
+    late: Duration,
 ) -> Result<Option<Taken>, String> {
+    let LockFile {
+        path,
+        file,
+        boot,
+        magic,
+    } = open(directory, fleet, replica)?;
+    let wrong = |error: io::Error| unusable(&path, &error);
+    let mut tries = 0;
+    loop {
+        match file.try_lock() {
+            Ok(()) => break,
+            // A witness has it for as long as it takes to read the file.
+            Err(TryLockError::WouldBlock) if tries < TRIES => {
+                tries += 1;
+                std::thread::sleep(TRY_AGAIN);
+            }
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(wrong(error)),
+        }
+    }
+    // From here on nobody but the kernel may close it, whatever happens: it may name this process.
+    let file: &'static File = Box::leak(Box::new(file));
+    let (header, left) = read(file, &boot).map_err(wrong)?;
+    let mut named = left.processes.clone();
+    named.push(process.to_owned());
+    write(file, &header, left.late.max(late), &named).map_err(wrong)?;
+    let at = (header.len() + "\n".len() + IN_FLIGHT.len()) as u64;
+    let note = IN_MEMORY.contains(&magic).then_some(Note { file, at });
+    Ok(Some(Taken { left, note }))
+}
+
+/// Waits until no process has the lock of a replica, and says what those have left that had it: all have
+/// ended. Another may have it by the time that this returns.
+///
+/// # Errors
+/// As [`take`].
+pub fn await_end(directory: &Path, fleet: &str, replica: &str) -> Result<Left, String> {
+    let LockFile {
+        path, file, boot, ..
+    } = open(directory, fleet, replica)?;
+    let wrong = |error: io::Error| unusable(&path, &error);
+    loop {
+        // Shared: it names nobody, and others may wait for the same.
+        match file.lock_shared() {
+            Ok(()) => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(wrong(error)),
+        }
+    }
+    let (_, left) = read(&file, &boot).map_err(wrong)?;
+    Ok(left)
+}
+
+/// A file that will do for a lock.
+struct LockFile {
+    path: PathBuf,
+    file: File,
+    boot: String,
+    /// Of its file system.
+    magic: u32,
+}
+
+fn open(directory: &Path, fleet: &str, replica: &str) -> Result<LockFile, String> {
     let path = directory.join(format!("{fleet}-{replica}.lock"));
-    let wrong = |error: &dyn std::fmt::Display| {
-        format!(
-            "--lock-dir: {}: {error}: give a directory on a disk of this machine that this user may write to",
-            path.display()
-        )
-    };
+    let wrong = |error: &dyn std::fmt::Display| unusable(&path, error);
     let boot = std::fs::read_to_string(BOOT_ID).map_err(|error| wrong(&error))?;
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
@@ -130,25 +198,29 @@ pub fn take(
     if !file.metadata().map_err(|error| wrong(&error))?.is_file() {
         return Err(wrong(&"is no regular file"));
     }
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Ok(None),
-        Err(TryLockError::Error(error)) => return Err(wrong(&error)),
-    }
-    // From here on nobody but the kernel may close it, whatever happens: it may name this process.
-    let file: &'static File = Box::leak(Box::new(file));
-    let metadata = file.metadata().map_err(|error| wrong(&error))?;
+    Ok(LockFile {
+        path,
+        file,
+        boot,
+        magic,
+    })
+}
+
+fn unusable(path: &Path, error: &dyn std::fmt::Display) -> String {
+    format!(
+        "--lock-dir: {}: {error}: give a directory on a disk of this machine that this user may write to",
+        path.display()
+    )
+}
+
+/// The header that the file is to have, and what the processes have left that it names.
+fn read(mut file: &File, boot: &str) -> io::Result<(String, Left)> {
+    let metadata = file.metadata()?;
     let header = header(boot.trim(), metadata.dev(), metadata.ino());
     let mut text = Vec::new();
-    let read = file.take(FILE_BYTES_MAX).read_to_end(&mut text);
-    read.map_err(|error| wrong(&error))?;
+    (&mut file).take(FILE_BYTES_MAX).read_to_end(&mut text)?;
     let left = left(&String::from_utf8_lossy(&text), &header);
-    let mut named = left.processes.clone();
-    named.push(process.to_owned());
-    write(file, &header, &named).map_err(|error| wrong(&error))?;
-    let at = (header.len() + "\n".len() + IN_FLIGHT.len()) as u64;
-    let note = IN_MEMORY.contains(&magic).then_some(Note { file, at });
-    Ok(Some(Taken { left, note }))
+    Ok((header, left))
 }
 
 /// For which kernel and which file the rest counts.
@@ -167,16 +239,24 @@ fn left(text: &str, header: &str) -> Left {
     let Some(in_flight) = lines.next().and_then(|line| line.strip_prefix(IN_FLIGHT)) else {
         return Left::default();
     };
+    // Builds from before did not write it: those of their writes are then as late as the reader's own.
+    let (in_flight, late) = in_flight.split_once(LATE).unwrap_or((in_flight, ""));
     let still = in_flight.as_bytes() == [NO];
+    let late = Duration::from_millis(late.parse().unwrap_or_default());
     let mut processes: Vec<String> = lines.map(str::to_owned).collect();
     processes.drain(..processes.len().saturating_sub(PROCESSES_MAX));
-    Left { processes, still }
+    Left {
+        processes,
+        still,
+        late,
+    }
 }
 
 /// Something is in flight, as far as is known, until the process says otherwise.
-fn write(file: &File, header: &str, processes: &[String]) -> io::Result<()> {
+fn write(file: &File, header: &str, late: Duration, processes: &[String]) -> io::Result<()> {
     let skipped = processes.len().saturating_sub(PROCESSES_MAX);
-    let mut text = format!("{header}\n{IN_FLIGHT}{}\n", char::from(YES));
+    let (yes, late) = (char::from(YES), late.as_millis());
+    let mut text = format!("{header}\n{IN_FLIGHT}{yes}{LATE}{late}\n");
     for process in &processes[skipped..] {
         text.push_str(process);
         text.push('\n');
@@ -198,6 +278,7 @@ mod tests {
     use super::*;
 
     const HEADER: &str = "b00t 1:2";
+    const LATE_WRITES: Duration = Duration::from_secs(2);
 
     #[test]
     fn a_file_counts_under_its_own_kernel_and_in_its_own_place_alone() {
@@ -206,8 +287,9 @@ mod tests {
         let left = |processes: &[&str], still| Left {
             processes: processes.iter().map(|one| (*one).to_owned()).collect(),
             still,
+            late: Duration::ZERO,
         };
-        let cases: [(&str, String, Left); 10] = [
+        let cases: [(&str, String, Left); 13] = [
             (
                 "two processes",
                 format!("{HEADER}\nin-flight=1\na\nb\n"),
@@ -217,6 +299,24 @@ mod tests {
                 "with nothing in flight",
                 format!("{HEADER}\nin-flight=0\na\nb\n"),
                 left(&["a", "b"], true),
+            ),
+            (
+                "of a build that says how late its writes may be",
+                format!("{HEADER}\nin-flight=0 late-ms=2500\na\n"),
+                Left {
+                    late: Duration::from_millis(2500),
+                    ..left(&["a"], true)
+                },
+            ),
+            (
+                "with more in that line",
+                format!("{HEADER}\nin-flight=0 late-ms=2500 more\na\n"),
+                left(&["a"], true),
+            ),
+            (
+                "with something else there",
+                format!("{HEADER}\nin-flight=0 more\na\n"),
+                left(&["a"], false),
             ),
             (
                 "none yet",
@@ -255,6 +355,7 @@ mod tests {
                 Left {
                     processes: newest,
                     still: false,
+                    late: Duration::ZERO,
                 },
             ),
         ];
@@ -266,7 +367,8 @@ mod tests {
     #[test]
     fn who_gets_the_lock_hears_who_had_it_and_nobody_gets_it_twice() {
         let dir = tempfile::tempdir().unwrap();
-        let take = |process: &str| take(dir.path(), "manifold", "manifold-0", process).unwrap();
+        let take =
+            |process| take(dir.path(), "manifold", "manifold-0", process, LATE_WRITES).unwrap();
         let first = take("first").unwrap();
         assert_eq!(first.left, Left::default());
         assert!(take("second").is_none(), "the first has it");
@@ -276,15 +378,55 @@ mod tests {
         std::fs::write(&path, "").unwrap();
         let metadata = std::fs::metadata(&path).unwrap();
         let header = header(boot.trim(), metadata.dev(), metadata.ino());
-        std::fs::write(&path, format!("{header}\nin-flight=0\nfirst\n")).unwrap();
-        let taken = super::take(dir.path(), "manifold", "manifold-1", "second");
+        std::fs::write(
+            &path,
+            format!("{header}\nin-flight=0 late-ms=2000\nfirst\n"),
+        )
+        .unwrap();
+        let taken = super::take(
+            dir.path(),
+            "manifold",
+            "manifold-1",
+            "second",
+            LATE_WRITES / 2,
+        );
         let left = Left {
             processes: vec!["first".to_owned()],
             still: true,
+            late: LATE_WRITES,
         };
         assert_eq!(taken.unwrap().unwrap().left, left);
         let text = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(text, format!("{header}\nin-flight=1\nfirst\nsecond\n"));
+        assert_eq!(
+            text,
+            format!("{header}\nin-flight=1 late-ms=2000\nfirst\nsecond\n")
+        );
+    }
+
+    #[test]
+    fn who_waits_for_the_end_hears_at_once_who_has_ended_and_keeps_nobody_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let left = || await_end(dir.path(), "manifold", "manifold-0").unwrap();
+        assert_eq!(left(), Left::default(), "nobody has begun");
+        // The lock of a process that ends while two wait for it, here a file that is closed.
+        let path = dir.path().join("manifold-manifold-0.lock");
+        let process = File::options().read(true).write(true).open(&path).unwrap();
+        process.lock().unwrap();
+        let metadata = process.metadata().unwrap();
+        let boot = std::fs::read_to_string(BOOT_ID).unwrap();
+        let header = header(boot.trim(), metadata.dev(), metadata.ino());
+        write(&process, &header, LATE_WRITES, &["first".to_owned()]).unwrap();
+        std::thread::scope(|scope| {
+            let waiting = [(); 2].map(|()| scope.spawn(left));
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(waiting.iter().all(|one| !one.is_finished()), "it lives");
+            drop(process);
+            for one in waiting {
+                assert_eq!(one.join().unwrap().processes, ["first"]);
+            }
+        });
+        let taken = take(dir.path(), "manifold", "manifold-0", "second", LATE_WRITES).unwrap();
+        assert_eq!(taken.unwrap().left.processes, ["first"]);
     }
 
     #[test]
@@ -292,15 +434,15 @@ mod tests {
         let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
             return; // No such file system here.
         };
-        let taken = take(dir.path(), "manifold", "manifold-0", "first").unwrap();
+        let taken = take(dir.path(), "manifold", "manifold-0", "first", LATE_WRITES).unwrap();
         let note = taken.unwrap().note.unwrap();
         let path = dir.path().join("manifold-manifold-0.lock");
         let said = || std::fs::read_to_string(&path).unwrap();
-        assert!(said().ends_with("\nin-flight=1\nfirst\n"));
+        assert!(said().ends_with("\nin-flight=1 late-ms=2000\nfirst\n"));
         note.set(false).unwrap();
-        assert!(said().ends_with("\nin-flight=0\nfirst\n"));
+        assert!(said().ends_with("\nin-flight=0 late-ms=2000\nfirst\n"));
         note.set(true).unwrap();
-        assert!(said().ends_with("\nin-flight=1\nfirst\n"));
+        assert!(said().ends_with("\nin-flight=1 late-ms=2000\nfirst\n"));
     }
 
     /// A link is not followed, and nothing is overwritten.
@@ -322,7 +464,7 @@ mod tests {
             ("/proc/self".into(), ""),
         ];
         for (directory, problem) in cases {
-            let why = take(&directory, "manifold", "a", "p").unwrap_err();
+            let why = take(&directory, "manifold", "a", "p", LATE_WRITES).unwrap_err();
             let begins = format!(
                 "--lock-dir: {}/manifold-a.lock: {problem}",
                 directory.display()

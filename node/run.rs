@@ -8,6 +8,7 @@ mod in_force;
 mod member;
 mod setup;
 mod signals;
+pub mod witness;
 
 use std::{
     sync::{Arc, atomic::AtomicBool},

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use harness::memory::Memory;
 use harness::observe::{Change, Probes, follow};
+use harness::process::Process;
 use harness::{ControlPlane, Fleet, Kcm, Replica, run_test, until};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use kube::Api;
@@ -76,9 +77,9 @@ impl End {
     fn promise(self) -> Duration {
         match self {
             Self::Asked | Self::Rolled | Self::Panicked => Duration::from_secs(1),
-            // The kubelet's second, and what a restart takes; a lock proves that the one before has ended.
-            Self::OutOfMemory => KUBELET + Duration::from_secs(2),
-            Self::Killed | Self::Lost => Duration::from_secs(7),
+            // A witness knows it at once; what was in flight may be executed two seconds later.
+            Self::OutOfMemory | Self::Killed => Duration::from_secs(3),
+            Self::Lost => Duration::from_secs(7),
         }
     }
 
@@ -98,6 +99,7 @@ enum Manager {
     Fleet {
         fleet: Box<Fleet>,
         replicas: Vec<Replica>,
+        _witnesses: Vec<Process>,
         _locks: tempfile::TempDir,
     },
 }
@@ -109,7 +111,7 @@ impl Manager {
         Ok(Self::Upstream(vec![first, second]))
     }
 
-    /// With a lock in memory, as deploy/base has it.
+    /// With a lock in memory and a witness beside each, as deploy/base has it.
     async fn fleet(control_plane: &ControlPlane, flags: &[&str]) -> Result<Self> {
         let locks = tempfile::Builder::new()
             .prefix("manifold-locks-")
@@ -122,7 +124,12 @@ impl Manager {
         }
         let fleet = fleet.build().await?;
         let replicas = fleet.start_all(REPLICAS).await?;
+        let mut witnesses = Vec::new();
+        for replica in &replicas {
+            witnesses.push(fleet.start_witness(replica.name()).await?);
+        }
         Ok(Self::Fleet {
+            _witnesses: witnesses,
             fleet: Box::new(fleet),
             replicas,
             _locks: locks,

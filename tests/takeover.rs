@@ -1,10 +1,10 @@
 //! How long keys wait for a new owner after a replica's end, by the audit log: from the end to the first
 //! write of the next owner of each of its ranges.
 //!
-//! A replica is killed and nobody knows it; is killed, and a kubelet says so; is killed and started again in
-//! place, where a lock proves that; panics; is asked to end twice and ends at once. The kubelet's word is
-//! written by the test, as a kubelet would, a while after the end. Each time all Deployments grow by one pod,
-//! so that the ranges have work.
+//! A replica is killed and nobody knows it; is killed, and a kubelet says so; is killed, and a witness runs
+//! beside it; is killed and started again in place, where a lock proves that; panics; is asked to end twice
+//! and ends at once. The kubelet's word is written by the test, as a kubelet would, a while after the end.
+//! Each time all Deployments grow by one pod, so that the ranges have work.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -45,6 +45,8 @@ enum End {
     Silence,
     /// SIGKILL, and [`KUBELET`] later the pod's status says that the container has ended.
     KubeletsWord,
+    /// SIGKILL beside a witness.
+    Witnessed,
     /// SIGKILL, and it is started again at once.
     Restart,
     /// A panic outside of a plan.
@@ -54,10 +56,11 @@ enum End {
 }
 
 impl End {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Panic,
         Self::Fatal,
         Self::KubeletsWord,
+        Self::Witnessed,
         Self::Restart,
         Self::Silence,
     ];
@@ -66,6 +69,8 @@ impl End {
     fn promise(self) -> Duration {
         match self {
             Self::Panic | Self::Fatal => Duration::from_secs(1),
+            // Nothing of it is in flight.
+            Self::Witnessed => TAKING,
             Self::KubeletsWord => KUBELET + LATE_WRITES + TAKING,
             // Nothing of it is in flight; an unoptimised program has to be there first.
             Self::Restart => TAKING + TAKING,
@@ -233,9 +238,13 @@ impl Scene {
             .settled("the fleet is at rest", since, PATIENCE)
             .await?;
         let process = self.process_of(index).await?;
+        let _witness = match how {
+            End::Witnessed => Some(self.fleet.start_witness(&name(index)).await?),
+            _ => None,
+        };
         self.watcher.remove(&name(index));
         let at = match how {
-            End::Silence | End::KubeletsWord | End::Restart => {
+            End::Silence | End::KubeletsWord | End::Witnessed | End::Restart => {
                 let at = Timestamp::now();
                 self.replicas[index].kill();
                 at
@@ -263,7 +272,7 @@ impl Scene {
         match how {
             End::Fatal => ended_well(&mut self.replicas[index]).await?,
             End::Panic => self.has_panicked(index).await?,
-            End::Silence | End::KubeletsWord | End::Restart => {}
+            End::Silence | End::KubeletsWord | End::Witnessed | End::Restart => {}
         }
         if how != End::Restart {
             self.replicas[index] = self.start(index)?;

@@ -31,6 +31,7 @@ mod slow_start;
 #[cfg(test)]
 mod tests;
 mod watchdog;
+mod witness;
 
 pub use crate::{
     deaths::{
@@ -61,4 +62,5 @@ pub use crate::{
     ring::{MAX_RANGES, Ring, VIRTUAL_NODES, range_of},
     slow_start::Crashes,
     watchdog::{Findings, GAP_MAX, Hung, Sign, Watchdog},
+    witness::{Witness, WitnessStep},
 };

@@ -161,6 +161,10 @@ mutations! {
     ProofCountsAtOnce,
     /// A restarted replica replaces the process before while its last writes may still be executed.
     PredecessorIsTakenAtOnce,
+    /// A witness evicts a replica whose process runs.
+    WitnessOfTheLiving,
+    /// A witness evicts a replica while its last writes may still be executed.
+    WitnessDoesNotWait,
     /// A replica that renews after it was said to have ended counts as dead all the same.
     RenewalsDisproveNothing,
 }
@@ -181,6 +185,7 @@ impl Mutation {
         Self::HangsWithoutATrace,
         Self::EndsWithLateWrites,
         Self::PredecessorIsTakenAtOnce,
+        Self::WitnessDoesNotWait,
     ];
 
     /// Those of the hold of the manager's Lease, which the model of the ownership protocol has not.

@@ -52,6 +52,44 @@ pub struct Gone {
     /// The last of them had nothing in flight when it ended, nor had it given up anything that the API server
     /// may still execute.
     pub still: bool,
+    /// How long after its end what one of them had sent may still be executed.
+    pub late: Time,
+}
+
+impl Gone {
+    /// Whether the process of this incarnation is one of them.
+    pub(crate) fn names(&self, incarnation: &str) -> bool {
+        let process = first_life(incarnation);
+        self.processes.iter().any(|one| one == process)
+    }
+
+    /// When nothing of a Lease's holder can be executed any more, where its Lease changed last at `since`,
+    /// after this number of changes: a renewal may have been under way when it ended, two show that it has
+    /// not. `None` where the holder is none of them or lives.
+    pub(crate) fn over_at(
+        &self,
+        holder: &str,
+        since: Time,
+        renewals: u32,
+        retry_period: Time,
+    ) -> Option<Time> {
+        if renewals >= RENEWALS_OF_THE_LIVING || !self.names(holder) {
+            return None;
+        }
+        let ended = match renewals {
+            0 => self.by,
+            // Who lives has renewed again by then.
+            _ => self.by.max(since + retry_period + retry_period / 3),
+        };
+        let process = first_life(holder);
+        let is_last = self.processes.last().is_some_and(|last| last == process);
+        let is_still = (self.still && is_last) || broken!(PredecessorIsTakenAtOnce);
+        let late = match is_still {
+            true => Time::ZERO,
+            false => self.late,
+        };
+        Some(ended + late)
+    }
 }
 
 /// The state of the own Lease.
@@ -532,30 +570,10 @@ impl Renewal {
         };
     }
 
-    /// When nothing of a holder of this Lease can be executed any more that has ended for certain, where its
-    /// Lease changed last at `since`, after this number of changes: a renewal may have been under way when it
-    /// ended, two show that it has not.
+    /// When the holder of this Lease, where it has ended for certain, is over.
     fn is_over_at(&self, holder: &str, since: Time, renewals: u32) -> Option<Time> {
         let gone = self.config.gone.as_ref()?;
-        let process = first_life(holder);
-        if renewals >= RENEWALS_OF_THE_LIVING || !gone.processes.iter().any(|one| one == process) {
-            return None;
-        }
-        let config = &self.config;
-        let ended = match renewals {
-            0 => gone.by,
-            // Who lives has renewed again by then.
-            _ => gone
-                .by
-                .max(since + config.retry_period + config.retry_period / 3),
-        };
-        let is_last = gone.processes.last().is_some_and(|last| last == process);
-        let is_still = (gone.still && is_last) || broken!(PredecessorIsTakenAtOnce);
-        let late = match is_still {
-            true => Time::ZERO,
-            false => config.lease_duration.saturating_sub(config.renew_deadline),
-        };
-        Some(ended + late)
+        gone.over_at(holder, since, renewals, self.config.retry_period)
     }
 
     /// Replacing a holder evicts it: its renewal is a compare-and-swap on the same object.

@@ -12,7 +12,8 @@ use std::{
 use crate::{
     Config, Core, Effect, Epoch, Gone, Happening, Holder, Input, NoAnswer, NotSent, Offer,
     OwnPhase, Plan, PlanLease, RangeId, RangeLease, RangePin, Renewal, RenewalConfig,
-    RenewalEffect, RenewalInput, ReplicaLease, Status, Time, Version, Written, deaths::first_life,
+    RenewalEffect, RenewalInput, ReplicaLease, Status, Time, Version, Witness, WitnessStep,
+    Written, deaths::first_life,
 };
 
 const LEASE_DURATION: Duration = Duration::from_secs(5);
@@ -162,6 +163,8 @@ enum What {
     /// A wake-up of the core, of the renewal.
     Tick(bool),
     Arrive(u64, Ask),
+    /// A witness reads the Lease of its process, or, with a Lease, has written it.
+    Witness(Box<Witness>, Option<Box<ReplicaLease>>),
     /// The request's patience is over.
     TimeOut(u64, Ask),
     Watch,
@@ -267,6 +270,7 @@ impl World {
             processes: (0..life).map(|life| format!("i{life}")).collect(),
             by: self.now.mul_f64(rate),
             still: !life.is_multiple_of(2),
+            late: LEASE_DURATION - RENEW_DEADLINE,
         });
         let core = Core::new(Config {
             name: name.clone(),
@@ -359,6 +363,10 @@ impl World {
                 self.fault();
                 continue;
             }
+            if let What::Witness(witness, written) = what {
+                self.witness(node, *witness, written.map(|lease| *lease));
+                continue;
+            }
             if let What::Arrive(id, ask) = what {
                 self.at_the_store(node, life, id, ask);
                 continue;
@@ -444,7 +452,7 @@ impl World {
                     .insert(id, (from, inquiry, me, asked));
                 self.core(node, Input::HoldsAsked { id, ranges });
             }
-            What::Arrive(..) | What::Restart | What::Fault => {}
+            What::Arrive(..) | What::Witness(..) | What::Restart | What::Fault => {}
         }
     }
 
@@ -1040,11 +1048,40 @@ impl World {
             return;
         }
         let life = self.nodes[node].life;
+        // Where no lock proves anything to the next process, one proves it to a witness.
+        if !node.is_multiple_of(2) {
+            let gone = Gone {
+                processes: (0..=life).map(|life| format!("i{life}")).collect(),
+                by: self.now,
+                still: !life.is_multiple_of(2),
+                late: LEASE_DURATION - RENEW_DEADLINE,
+            };
+            let witness = Box::new(Witness::new(RETRY_PERIOD, gone, 0));
+            let after = self.random.millis(1, 50);
+            self.push(after, node, What::Witness(witness, None));
+        }
         let mut dead = self.fresh(node, life + 1);
         dead.alive = false;
         self.nodes[node] = dead;
         let back = self.random.millis(100, 10_000);
         self.push(back, node, What::Restart);
+    }
+
+    /// By the world's clock: it runs as fast as that of one of its machines may.
+    fn witness(&mut self, node: usize, mut witness: Witness, write: Option<ReplicaLease>) {
+        let answers = self.now >= self.store_down_until;
+        if let Some(lease) = write.filter(|_| answers) {
+            let _swapped = self.store.put_replica(Some(lease.version), lease);
+        }
+        let name = format!("r-{node}");
+        let lease = self.store.replicas.get(&name).filter(|_| answers);
+        let (after, write) = match answers.then(|| witness.read(self.now, lease)) {
+            None => (RETRY_PERIOD, None),
+            Some(WitnessStep::Read(at)) => (at.saturating_sub(self.now), None),
+            Some(WitnessStep::Evict(lease)) => (self.random.millis(1, 3000), Some(Box::new(lease))),
+            Some(WitnessStep::Released | WitnessStep::Lives) => return,
+        };
+        self.push(after, node, What::Witness(Box::new(witness), write));
     }
 
     /// Whatever a hand can write as a plan: members that are there or not, or no plan at all.

@@ -1877,6 +1877,7 @@ fn a_restarted_process_takes_over_at_once_from_one_that_has_ended_for_certain() 
             processes: processes.iter().map(|one| (*one).to_owned()).collect(),
             by: Time::ZERO,
             still: false,
+            late: secs(2),
         })
     };
     let still = |processes: &[&str]| {

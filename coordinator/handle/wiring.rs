@@ -52,7 +52,7 @@ pub(super) fn own_status(
 }
 
 /// The second since 1970 in which a clock began that shows `now`.
-pub(super) fn began(second: i64, now: Duration) -> i64 {
+pub(crate) fn began(second: i64, now: Duration) -> i64 {
     second.saturating_sub(i64::try_from(now.as_secs()).unwrap_or(0))
 }
 

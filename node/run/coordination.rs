@@ -6,7 +6,7 @@ use coordinator::{Config, Gone, InFlightMark};
 use node_options::{FleetOptions, PeerTransport};
 
 use crate::{
-    lock::{self, Note, Taken},
+    lock::{self, Left, Note, Taken},
     termination,
 };
 
@@ -22,13 +22,10 @@ pub(super) fn coordination(fleet: &FleetOptions) -> Config {
         );
     }
     if let Some(directory) = &fleet.lock_dir {
-        match lock::take(directory, &fleet.fleet, &fleet.replica, &config.process) {
+        let (late, process) = (config.late_write_max(), &config.process);
+        match lock::take(directory, &fleet.fleet, &fleet.replica, process, late) {
             Ok(Some(Taken { left, note })) => {
-                config.gone = Some(Gone {
-                    processes: left.processes,
-                    by: config.clock.now(),
-                    still: left.still,
-                });
+                config.gone = Some(gone(left, &config));
                 config.mark = note.map(mark);
             }
             Err(why) => tracing::warn!(
@@ -42,6 +39,16 @@ pub(super) fn coordination(fleet: &FleetOptions) -> Config {
         }
     }
     config
+}
+
+/// Processes that have ended by now, as a lock says.
+pub(super) fn gone(left: Left, config: &Config) -> Gone {
+    Gone {
+        processes: left.processes,
+        by: config.clock.now(),
+        still: left.still,
+        late: left.late.max(config.late_write_max()),
+    }
 }
 
 /// Notes in the lock file whether anything of this process is in flight.
@@ -58,7 +65,7 @@ fn mark(note: Note) -> InFlightMark {
     })
 }
 
-fn coordinator_config(fleet: &FleetOptions) -> Config {
+pub(super) fn coordinator_config(fleet: &FleetOptions) -> Config {
     let mut config = Config {
         replica_name: fleet.replica.clone(),
         fleet_name: fleet.fleet.clone(),

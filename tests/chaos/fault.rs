@@ -8,6 +8,8 @@ use rand::Rng;
 pub enum Fault {
     /// SIGKILL.
     Kill,
+    /// SIGKILL, and a witness runs beside it.
+    KillBesideWitness,
     /// SIGTERM.
     End,
     /// SIGSTOP for twice a Lease's duration.
@@ -48,7 +50,8 @@ pub enum Fault {
 
 /// With how often each is chosen among a hundred.
 const ALL: &[(Fault, u32)] = &[
-    (Fault::Kill, 10),
+    (Fault::Kill, 6),
+    (Fault::KillBesideWitness, 4),
     (Fault::End, 12),
     (Fault::Stand, 4),
     (Fault::Hang, 4),

@@ -131,6 +131,7 @@ struct Chaos {
     control_plane: ControlPlane,
     client: Client,
     fleet: Fleet,
+    _locks: tempfile::TempDir,
     members: Vec<Member>,
     probes: Probes,
     storage: Option<Storage>,
@@ -173,6 +174,11 @@ async fn all(settings: &Settings) -> Result<()> {
     // Its certificates are what false peers have; the replicas themselves use the keys that their Leases
     // name.
     let fleet = control_plane.fleet().peer_trust(PeerTrust::Both);
+    // In memory, as deploy/base has it.
+    let locks = tempfile::Builder::new()
+        .prefix("manifold-locks-")
+        .tempdir_in("/dev/shm")?;
+    let fleet = fleet.arg(format!("--lock-dir={}", locks.path().display()));
     let fleet = fleet.build().await?;
     let mut members = Vec::new();
     for index in 0..MEMBERS {
@@ -189,6 +195,7 @@ async fn all(settings: &Settings) -> Result<()> {
         control_plane,
         client,
         fleet,
+        _locks: locks,
         members,
         probes,
         storage: Some(storage),
@@ -299,6 +306,12 @@ impl Chaos {
         let other = (victim + 1) % self.members.len();
         match fault {
             Fault::Kill => {
+                self.members[victim].replica.kill();
+                self.settled_without(victim).await?;
+                self.again(victim).await
+            }
+            Fault::KillBesideWitness => {
+                let _witness = self.fleet.start_witness(&self.members[victim].name).await?;
                 self.members[victim].replica.kill();
                 self.settled_without(victim).await?;
                 self.again(victim).await
@@ -749,6 +762,8 @@ fn promised(fault: Fault) -> (Option<Duration>, Option<Duration>) {
     let ms = |ms| Some(Duration::from_millis(ms));
     match fault {
         Fault::Kill => (ms(6_000), ms(500)),
+        // What was in flight may be executed for two seconds.
+        Fault::KillBesideWitness => (ms(3_000), ms(500)),
         Fault::Hang => (ms(8_000), ms(500)),
         Fault::End => (ms(300), ms(500)),
         Fault::JoinAndLeave | Fault::WrongCertificate | Fault::Garbage | Fault::FalseHandoffs => {

@@ -16,7 +16,7 @@ fn every_kind_of_fault_once_and_the_promises_hold() {
     run_test(async {
         let settings = Settings {
             seed,
-            faults: 19,
+            faults: 20,
             only: Vec::new(),
             limit: Duration::from_secs(360),
             // `cargo chaos` holds to what was promised, latencies included.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -28,6 +28,8 @@ const UNLIMITED_QPS: u32 = 5_000;
 /// An answer of a replica takes no longer, unless it hangs.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(50);
+/// In the log of a witness.
+const WITNESS_WAITS: &str = "waits for the end of the replica's process";
 
 /// By what the replicas know each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -259,6 +261,38 @@ impl Fleet {
     /// Starts replica `<prefix>-<index>` and does not wait for it.
     pub fn start(&self, index: usize) -> Result<Replica> {
         self.start_named(&format!("{}-{index}", self.name_prefix), &[])
+    }
+
+    /// Starts the witness of a replica, as the manifests have one beside each, and waits until it is ready.
+    /// The fleet must have a `--lock-dir`.
+    pub async fn start_witness(&self, name: &str) -> Result<Process> {
+        let shared = |arg: &&String| {
+            ["--lock-dir=", "--fleet-name="]
+                .iter()
+                .any(|flag| arg.starts_with(flag))
+        };
+        let mut args = vec![
+            "witness".to_owned(),
+            format!("--kubeconfig={}", self.kubeconfig.display()),
+            format!("--replica-name={name}"),
+            format!("--fleet-namespace={}", self.namespace),
+        ];
+        args.extend(self.args.iter().filter(shared).cloned());
+        let process = Process::spawn(&Spec {
+            name: format!("witness of {name}"),
+            program: self.binary.clone(),
+            args,
+            env: self.env.clone(),
+            log: self.log_of(&format!("witness-{name}")),
+        })?;
+        let process = Mutex::new(process);
+        until("the witness is ready", READY_LIMIT, POLL, || async {
+            let mut process = process.lock().unwrap_or_else(PoisonError::into_inner);
+            process.check()?;
+            Ok(process.log_says(WITNESS_WAITS).then_some(()))
+        })
+        .await?;
+        Ok(process.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Starts a replica under any name, with more arguments, and does not wait for it.

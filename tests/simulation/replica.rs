@@ -434,6 +434,7 @@ async fn live(
             processes: (1..life).map(process_of).collect(),
             by: hub.clock(replica).now(),
             still,
+            late: Config::default().late_write_max(),
         }),
         mark: Some(InFlightMark::new(move |is| {
             in_flight.store(is, Ordering::SeqCst);

@@ -311,6 +311,24 @@ fn who_leaves_waits_for_the_range_whose_state_it_has_acknowledged() {
     );
 }
 
+/// B cannot reach the API server, and its witness says that its process has ended, which is not so.
+#[test]
+fn a_witness_of_a_process_that_runs_makes_two_owners() {
+    mutation::set(Some(Mutation::WitnessOfTheLiving));
+    let mut world = World::start(&bounds(2, 2, Start::Rest, 1, 3));
+    world.lenient = true;
+    world.fault(Fault::Cut(1, 8));
+    while !world.is_over() {
+        world.tick();
+    }
+    mutation::set(None);
+    assert_eq!(
+        world.wrong,
+        Some(Wrong::TwoOwners),
+        "this is how it would be"
+    );
+}
+
 /// B cannot reach the API server, and its pod's status says that it has ended, which is not so.
 fn is_mourned_alive(mutation: Option<Mutation>) -> Option<Wrong> {
     mutation::set(mutation);

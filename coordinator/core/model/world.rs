@@ -16,7 +16,8 @@ use std::{
 use crate::{
     Config, Core, Effect, Epoch, Gone, Holder, Input, NoAnswer, NotSent, Offer, OwnPhase, Plan,
     PlanLease, RangeId, RangeLease, Renewal, RenewalConfig, RenewalEffect, RenewalInput,
-    ReplicaLease, Status, Time, Version, Written, deaths::first_life, mutation::broken,
+    ReplicaLease, Status, Time, Version, Witness, WitnessStep, Written, deaths::first_life,
+    mutation::broken,
 };
 
 const LEASE_DURATION: Duration = Duration::from_secs(5);
@@ -181,6 +182,8 @@ pub(super) enum What {
     End(u32),
     /// Whether what its host sees is current.
     Current(bool),
+    /// A witness, which outlives the process, reads its Lease.
+    Witness(Witness),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -554,6 +557,9 @@ impl World {
             }
             return;
         }
+        if let What::Witness(witness) = what {
+            return self.witness(at, witness);
+        }
         if self.nodes[at].life != life {
             if let What::Ask(ask) = what {
                 // Sent by a life that is over; it lands all the same.
@@ -652,11 +658,52 @@ impl World {
                 self.node(at).stale = !current;
                 self.core(at, Input::HostCurrent(current));
             }
-            What::Ask(_) | What::Land(_) | What::Restart | What::Resume | What::End(_) => {}
+            What::Ask(_)
+            | What::Land(_)
+            | What::Restart
+            | What::Resume
+            | What::End(_)
+            | What::Witness(_) => {}
         }
     }
 
+    /// Something that only the end of a process brings about says that this one has ended.
+    fn end_is_witnessed(&mut self, at: usize) {
+        let life = self.nodes[at].life;
+        let gone = Gone {
+            processes: (0..=life).map(|life| format!("i{life}")).collect(),
+            by: self.clock(at),
+            still: !life.is_multiple_of(2) || broken!(WitnessOfTheLiving),
+            late: LEASE_DURATION - RENEW_DEADLINE,
+        };
+        self.push(at, What::Witness(Witness::new(RETRY_PERIOD, gone, 0)));
+    }
+
+    fn witness(&mut self, at: usize, mut witness: Witness) {
+        let lease = self.store.replicas.get(&name(at)).cloned();
+        let now = self.clock(at);
+        let answers = self.now >= self.down_until;
+        let ticks = match answers.then(|| witness.read(now, lease.as_ref())) {
+            None => 1,
+            Some(WitnessStep::Read(due)) => {
+                let millis = u32::try_from((due - now).as_millis()).unwrap_or(u32::MAX);
+                millis.div_ceil(RATES[at % RATES.len()]).max(1)
+            }
+            Some(WitnessStep::Evict(lease)) => {
+                self.push(at, What::Land(Ask::Evict(lease)));
+                1
+            }
+            Some(WitnessStep::Released | WitnessStep::Lives) => return,
+        };
+        let message = self.message(at, What::Witness(witness));
+        self.push_later(ticks, message);
+    }
+
     fn crash(&mut self, at: usize, ticks: u32) {
+        // Where no lock proves anything to the next process, one proves it to a witness.
+        if !at.is_multiple_of(2) {
+            self.end_is_witnessed(at);
+        }
         let life = self.nodes[at].life + 1;
         let ranges = u16::try_from(self.tokens.len()).unwrap_or(0);
         self.nodes[at] = Arc::new(Node::fresh(at, life, ranges));
@@ -676,6 +723,7 @@ impl World {
                 processes: (0..life).map(|life| format!("i{life}")).collect(),
                 by: self.clock(at),
                 still: !life.is_multiple_of(2),
+                late: LEASE_DURATION - RENEW_DEADLINE,
             });
         }
         node.alive = true;
@@ -1430,7 +1478,12 @@ impl World {
                 let message = self.message(at, What::Resume);
                 self.push_later(ticks, message);
             }
-            Fault::Cut(at, ticks) => self.node(at).cut_until = self.now + ticks,
+            Fault::Cut(at, ticks) => {
+                self.node(at).cut_until = self.now + ticks;
+                if broken!(WitnessOfTheLiving) {
+                    self.end_is_witnessed(at);
+                }
+            }
             Fault::Mourned(at, ticks) => {
                 let until = self.now + ticks;
                 let node = self.node(at);
