@@ -31,9 +31,10 @@ pub use admission::PeerRefusal;
 pub use clock::Clock;
 pub use config::{Config, ConfigError, InterlockOptions};
 pub use coordinator_core::{
-    Care, EPOCH_END, Fatal, Gone, Happening, Hold, Holder, Holds, Loads, Member, Meter, Move,
-    NotSent, Offer, Pinned, Planned, Quarantine, REPLICAS_MAX, RangeLease, RangeOwner, RangePin,
-    ReplicaLease, Suspicion, View, ViewFence, WORKING_MAX, Work, first_life, load_of, range_of,
+    Branch, Care, EPOCH_END, Fatal, Gone, Happening, Hold, Holder, Holds, Loads, Member, Meter,
+    Move, NotSent, Offer, Pinned, Planned, Quarantine, REPLICAS_MAX, RangeLease, RangeOwner,
+    RangePin, ReplicaLease, Suspicion, View, ViewFence, WORKING_MAX, Work, branches_taken,
+    first_life, load_of, range_of,
 };
 pub use fence::{End, EndCause, Fence, Fenced, InFlightMark, Sending};
 pub use handle::{

@@ -23,6 +23,7 @@ mod placement;
 mod plan;
 mod planner;
 mod questions;
+mod reachable;
 mod renewal;
 mod ring;
 #[cfg(test)]
@@ -56,6 +57,7 @@ pub use crate::{
     plan::{NotAPlan, Plan, PlanLease, place_planned},
     planner::{MOVES_APART, RESTS_FOR, UNEVEN_FOR},
     questions::{Question, Replies},
+    reachable::{Branch, branches_taken},
     renewal::{
         Gone, OwnLease, OwnPhase, Regained, Renewal, RenewalConfig, RenewalEffect, RenewalInput,
     },

@@ -10,6 +10,7 @@ use crate::{
     deaths::{Death, Deaths, Work, first_life},
     lease::{NoAnswer, ReplicaLease, Status, Time, Version, Written},
     mutation::broken,
+    reachable::reachable,
     slow_start::Crashes,
 };
 
@@ -382,6 +383,7 @@ impl Renewal {
             }
             RenewalInput::Reopen(regained) => self.reopen(now, &regained),
             RenewalInput::Gap => {
+                reachable!(StoodStill);
                 self.counts_from = now;
                 self.open_until = None;
                 self.regained = None;
@@ -443,6 +445,7 @@ impl Renewal {
             return;
         }
         if let (State::Held { .. } | State::Check, Some(renewed)) = (&self.state, self.renewed) {
+            reachable!(FenceReopened);
             self.open_until = Some(renewed + self.deadline()).filter(|until| *until > now);
             self.regained = None;
         }
@@ -467,6 +470,7 @@ impl Renewal {
         }
         if joining && self.ended.contains(&self.incarnation()) && !broken!(EvictedLivesOn) {
             // An acquisition of ours had landed unseen, and was evicted: others know this life as over.
+            reachable!(AcquisitionEvictedUnseen);
             self.evictions += 1;
         }
         let me = self.incarnation();
@@ -532,6 +536,10 @@ impl Renewal {
                 let waited = |from: Time| now.saturating_sub(from) >= self.config.lease_duration;
                 let over = self.is_over_at(&holder, since, renewals);
                 if waited(since) || over.is_some_and(|over| now >= over) {
+                    match waited(since) {
+                        true => reachable!(PredecessorExpired),
+                        false => reachable!(PredecessorTaken),
+                    }
                     self.replace(second, holder, version, working)
                 } else if renewals >= RENEWALS_OF_THE_LIVING && waited(first) {
                     State::NameTaken { other: holder }
@@ -553,6 +561,7 @@ impl Renewal {
             (_, Some(other), Some(version)) => {
                 let over = self.is_over_at(&other, now, 0);
                 if over.is_some_and(|over| now >= over) {
+                    reachable!(PredecessorTaken);
                     self.replace(second, other, version, working)
                 } else {
                     let next = now + self.config.retry_period;
@@ -631,6 +640,7 @@ impl Renewal {
             }
             (State::Releasing { .. }, Written::Conflict(lease)) => self.read_answered(now, lease),
             (State::Releasing { .. }, Written::Unknown) => {
+                reachable!(ReleaseUnanswered);
                 self.state = State::Releasing { version: None };
                 self.next_at = now + self.config.retry_period;
             }
@@ -668,6 +678,7 @@ impl Renewal {
                 self.next_at = now + self.config.retry_period;
             }
             (_, Written::Unknown) => {
+                reachable!(RenewalUnanswered);
                 self.state = State::Check;
                 self.next_at = (started + self.config.retry_period).max(now);
             }
@@ -676,6 +687,7 @@ impl Renewal {
 
     /// Another has taken this life; the next one begins with nothing.
     fn evicted(&mut self, now: Time) {
+        reachable!(OwnLifeEvicted);
         self.open_until = None;
         self.renewed = None;
         self.regained = None;

@@ -6,6 +6,7 @@
 use crate::{
     lease::{ReplicaLease, Time, Version},
     mutation::broken,
+    reachable::reachable,
     renewal::Gone,
 };
 
@@ -64,7 +65,10 @@ impl Witness {
             Some((before, version, since, renewals)) if before == *holder => {
                 match version == lease.version {
                     true => (before, version, since, renewals),
-                    false => (before, lease.version, now, renewals + 1),
+                    false => {
+                        reachable!(WitnessSeesARenewal);
+                        (before, lease.version, now, renewals + 1)
+                    }
                 }
             }
             _ => (holder.clone(), lease.version, now, 0),
@@ -75,10 +79,14 @@ impl Witness {
             .over_at(holder, since, renewals, self.retry_period)
         {
             Some(over) if now >= over || broken!(WitnessDoesNotWait) => {
+                reachable!(WitnessEvicts);
                 let passed = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
                 WitnessStep::Evict(lease.evicted(Some(self.epoch_second.saturating_add(passed))))
             }
-            Some(over) => WitnessStep::Read(over.min(now + self.retry_period)),
+            Some(over) => {
+                reachable!(WitnessWaits);
+                WitnessStep::Read(over.min(now + self.retry_period))
+            }
             None => WitnessStep::Lives,
         }
     }

@@ -48,6 +48,8 @@ pub struct Attachments {
     mounted: BTreeSet<Place>,
     /// Volumes that a node was read to list, in use as reported.
     mounting: BTreeSet<Place>,
+    /// Whose attachments a write has ended that the server's fence would refuse.
+    spoiled: BTreeSet<Place>,
 }
 
 fn is_out(node: &Node) -> bool {
@@ -270,6 +272,20 @@ impl Attachments {
         self.mounted.contains(&place) || self.mounting.contains(&place)
     }
 
+    /// A write that the server's fence would refuse has ended an attachment: what follows from that is
+    /// excused.
+    pub fn spoiled(&mut self, server: &Server, change: &Change) {
+        let old = change.old.as_ref().map(Arc::clone);
+        let Some(old) = old.and_then(cast::<VolumeAttachment>) else {
+            return;
+        };
+        let volume = source(&old).and_then(|name| server.world.find::<PersistentVolume>(name));
+        let node = old.spec.as_ref().map(|spec| spec.node_name.clone());
+        if let Some(place) = node.zip(volume.and_then(|volume| unique(&volume))) {
+            self.spoiled.insert(place);
+        }
+    }
+
     /// Judges a change, made by a controller if one is named.
     pub fn after(
         &self,
@@ -316,6 +332,7 @@ impl Attachments {
         let kept = listed(&new);
         let gone = listed(&old)
             .into_iter()
+            .filter(|volume| !self.spoiled.contains(&(name.clone(), (*volume).to_owned())))
             .find(|volume| !kept.contains(volume) && self.has(&name, volume))?;
         (!is_out(&new)).then(|| {
             format!("{CONTROLLER}: took {gone} off the list of {name}, which has it mounted")

@@ -26,6 +26,8 @@ use crate::{
 
 /// Lines of the record that a violation shows.
 const TALE: usize = 160;
+/// A replica knows after so long that its watches bring nothing.
+const NOTICED_AFTER: Duration = Duration::from_secs(2);
 
 /// How requests fare that a replica sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +55,8 @@ pub struct Seen {
     pub no_leases_until: Option<Instant>,
     /// Watches bring nothing until then.
     pub watches_frozen_until: Option<Instant>,
+    /// Since when that is so.
+    pub watches_frozen_since: Option<Instant>,
     /// Some resources' watches bring nothing until then, while the others continue.
     pub some_frozen_until: Option<(BTreeSet<Log>, Instant)>,
     /// Grows when all its watches break.
@@ -73,9 +77,29 @@ pub struct Seen {
     pub still: bool,
     /// When the kubelet says that its last process has ended.
     pub mourned_at: Option<Instant>,
+    /// Until then the kubelet says so of the one that runs.
+    pub misjudged_until: Option<Instant>,
 }
 
 impl Seen {
+    /// Whether its watches have stood still for so long that it knows.
+    pub fn sees_nothing(&self) -> bool {
+        let now = Instant::now();
+        self.watches_frozen_until.is_some_and(|until| now < until)
+            && self
+                .watches_frozen_since
+                .is_some_and(|since| now >= since + NOTICED_AFTER)
+    }
+
+    /// Its watches bring nothing for so long.
+    pub fn freeze_watches(&mut self, length: Duration) {
+        let now = Instant::now();
+        if self.watches_frozen_until.is_none_or(|until| until <= now) {
+            self.watches_frozen_since = Some(now);
+        }
+        self.watches_frozen_until = Some(now + length);
+    }
+
     /// Until when a log's watch brings nothing, if that is still to come.
     pub fn frozen_until(&self, log: Log) -> Option<Instant> {
         let some = self.some_frozen_until.as_ref();
@@ -262,14 +286,16 @@ impl Hub {
         })
     }
 
-    /// Whether a kubelet says that a process of a replica has ended: never before it has.
+    /// Whether a kubelet says that a process of a replica has ended: before it has, only where it errs.
     pub fn is_mourned(&self, replica: usize, life: u32) -> bool {
         self.with(|state| {
             let Some(seen) = state.replicas.get(&replica) else {
                 return false;
             };
             let mourned = seen.mourned_at.is_some_and(|at| at <= Instant::now());
-            life < seen.life || (life == seen.life && !seen.alive && mourned)
+            let errs = seen.misjudged_until.is_some_and(|at| at > Instant::now());
+            let said = if seen.alive { errs } else { mourned };
+            life < seen.life || (life == seen.life && said)
         })
     }
 
@@ -284,7 +310,62 @@ impl Hub {
     }
 }
 
+/// What somebody does to a Lease by hand.
+#[derive(Clone, Copy, Debug)]
+pub enum Edit {
+    /// It is deleted.
+    Delete,
+    /// A range's epoch is set to the end of its type.
+    EndOfType,
+    /// A range's epoch is set back.
+    SetBack,
+    /// It is written as it is.
+    Touch,
+    /// It loses its labels, so that no replica sees it.
+    Unlabel,
+}
+
+impl Edit {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Delete,
+        Self::EndOfType,
+        Self::SetBack,
+        Self::Touch,
+        Self::Unlabel,
+    ];
+}
+
 impl State {
+    /// Somebody edits a Lease by hand. One of a replica can only be deleted.
+    pub fn edit_by_hand(&mut self, name: &str, edit: Edit) {
+        let Some((_, lease)) = self.server.leases().find(|(one, _)| *one == name) else {
+            return;
+        };
+        let epoch = lease["spec"]["leaseTransitions"].as_i64();
+        let epoch = epoch
+            .and_then(|epoch| i32::try_from(epoch).ok())
+            .unwrap_or(0);
+        let range = name
+            .rsplit_once("-range-")
+            .and_then(|(_, number)| number.parse().ok());
+        self.log(format_args!("somebody edits the Lease {name}: {edit:?}"));
+        match (edit, range) {
+            (Edit::Delete, _) | (_, None) => {
+                self.server.delete_lease(name);
+            }
+            (Edit::EndOfType, Some(_)) => self.server.set_epoch(name, i32::MAX),
+            (Edit::SetBack, Some(range)) => {
+                self.judge.set_back(range);
+                self.server.set_epoch(name, (epoch - 2).max(0));
+            }
+            (Edit::Touch, Some(_)) => self.server.set_epoch(name, epoch),
+            (Edit::Unlabel, Some(_)) => self.server.unlabel(name),
+        }
+        // At once: its owner may make it again before anybody else writes a Lease.
+        self.judge.leases_changed(&self.server);
+    }
+
     /// Since the start.
     pub fn elapsed(&self) -> Duration {
         self.origin.elapsed()

@@ -190,6 +190,15 @@ impl Judge {
         judge
     }
 
+    /// Somebody is about to set the epoch of a range back by hand: it begins again, as one does that was
+    /// deleted.
+    pub fn set_back(&mut self, range: RangeId) {
+        let known = self.ranges.remove(&range);
+        if let Some((_, epoch, holder)) = known.and_then(|mut known| known.pop()) {
+            self.deleted.insert(range, (epoch, holder));
+        }
+    }
+
     /// Examines the range Leases; what has changed, in words.
     pub fn leases_changed(&mut self, server: &Server) -> Vec<String> {
         let mut lines = Vec::new();
@@ -242,7 +251,12 @@ impl Judge {
             before.is_some_and(|(epoch, before)| *epoch == by.epoch && before == holder)
         };
         if let Some((since, epoch, holder)) = newer.filter(|(_, _, holder)| !made_again(holder)) {
-            if sent.held {
+            // A process that runs and was said to have ended is given 2 s from there on, not from the end of
+            // its fence: what was on its way then is the server's fence's to refuse.
+            let misjudged = replicas
+                .get(&sent.replica)
+                .is_some_and(|seen| seen.misjudged_until.is_some());
+            if sent.held || (sent.aborted && misjudged) {
                 return Verdict::Stale;
             }
             if sent.at > *since {
@@ -378,6 +392,9 @@ impl Judge {
                     .push(Key::of_meta(change.object().metadata()));
             }
             let controller = by.map(|by| by.writer.controller.as_str());
+            if by.is_some_and(|by| by.stale) {
+                self.attachments.spoiled(server, change);
+            }
             wrong.extend(self.attachments.after(server, change, controller));
             wrong.extend(self.clearing.after(server, change, controller));
             wrong.extend(self.protection.after(server, change, controller));

@@ -23,10 +23,12 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tower::{BoxError, util::BoxCloneSyncService};
 
 use crate::{
-    hub::{Fate, Hub, Road, Sent},
+    hub::{Edit, Fate, Hub, Road, Sent},
     server::{Answer, Log, Opened, Request},
 };
 
+/// Of a thousand ranges on their way.
+const EDITED_ON_THE_WAY: usize = 30;
 /// Between two bookmarks of a watch; a real server takes a minute.
 const BOOKMARKS: Duration = Duration::from_secs(8);
 
@@ -418,6 +420,35 @@ fn replica_at(address: &str) -> Option<usize> {
     }
 }
 
+/// Of few ranges that are on their way somebody edits the Lease, at once or in a while.
+fn edit_on_the_way(hub: &Arc<Hub>, range: RangeId) {
+    let edit = hub.with(|state| {
+        let edited = state.faulty && state.dice.chance(EDITED_ON_THE_WAY);
+        edited.then(|| {
+            let edit = Edit::ALL[state.dice.below(Edit::ALL.len())];
+            let at_once = state.dice.chance(500);
+            (
+                edit,
+                if at_once {
+                    Duration::ZERO
+                } else {
+                    state.dice.millis(1, 1500)
+                },
+            )
+        })
+    });
+    let Some((edit, after)) = edit else { return };
+    let hub = Arc::clone(hub);
+    tokio::spawn(async move {
+        tokio::time::sleep(after).await;
+        hub.with(|state| {
+            if state.faulty {
+                state.edit_by_hand(&format!("manifold-range-{range:03}"), edit);
+            }
+        });
+    });
+}
+
 impl Calls for Peers {
     fn keep(&self, _: &[Member]) {}
 
@@ -449,6 +480,7 @@ impl Calls for Peers {
             self.hub.with(|shared| {
                 shared.record(|recorder| recorder.handed(self.replica, to, (range, epoch), &state));
             });
+            edit_on_the_way(&self.hub, range);
             let answer = self
                 .call(way, HANDOFF_DEADLINE, move |door| {
                     let (offer, state) = (offer.clone(), state.clone());

@@ -4,6 +4,7 @@
 use std::{
     cell::RefCell,
     collections::BTreeMap,
+    convert::Infallible,
     future::Future,
     pin::Pin,
     rc::Rc,
@@ -16,7 +17,9 @@ use std::{
 };
 
 use controllers_kit::{Factory, FlagValue, Flags, Issue, Runs, Timestamp};
-use coordinator::{Config, Gone, InFlightMark, Outside, RangeHost, ServerFence, ServerFenceMode};
+use coordinator::{
+    Config, Gone, Handle, InFlightMark, Outside, RangeHost, ServerFence, ServerFenceMode,
+};
 use futures::FutureExt as _;
 use node::{
     actors::host::LateFence,
@@ -45,6 +48,8 @@ use crate::{
 pub const RANGES: u16 = 8;
 /// How often it is checked whether all caches are complete.
 const READY_POLL: Duration = Duration::from_millis(10);
+/// How often a replica finds out whether it sees what happens.
+const WATCHED_EVERY: Duration = Duration::from_millis(250);
 /// How long a replica that is asked to leave may take to hand over.
 const DRAIN: Duration = Duration::from_secs(8);
 /// A kubelet says within this number of milliseconds that a process has ended.
@@ -265,6 +270,11 @@ impl Fleet {
             seen.view = None;
             state.log(format_args!("r-{replica}/{} {how}", process.life));
         });
+        // Where no lock proves anything to the next process, one proves it to a witness.
+        let is_there = self.hub.with(|state| state.dice.chance(500));
+        if !replica.is_multiple_of(2) && is_there {
+            tokio::spawn(witness(Arc::clone(&self.hub), replica, process.life));
+        }
         drop(process);
     }
 }
@@ -356,6 +366,27 @@ impl Keys for Signer {
     fn token(&self, claims: &str) -> Result<String, String> {
         Ok(format!("signed: {claims}"))
     }
+}
+
+/// A witness, once this life of a replica's process has ended.
+async fn witness(hub: Arc<Hub>, replica: usize, life: u32) {
+    let clock = hub.clock(replica);
+    let still = hub.with(|state| state.replicas.entry(replica).or_default().still);
+    let config = Config {
+        replica_name: format!("r-{replica}"),
+        clock: clock.clone(),
+        ..Config::default()
+    };
+    let gone = Gone {
+        processes: (1..=life).map(process_of).collect(),
+        by: clock.now(),
+        still,
+        late: config.late_write_max(),
+    };
+    let api = Api::over(network::service(&hub, replica, life), "simulation");
+    let second = hub.with(|state| state.now()).as_second();
+    let seen = coordinator::witness(&config, api.kube(), gone, second).await;
+    hub.with(|state| state.log(format_args!("the witness of r-{replica}/{life}: {seen:?}")));
 }
 
 /// One life of a replica, as `node::run` has it: start the node, take part, hand over when asked to.
@@ -497,6 +528,7 @@ async fn live(
     hub.with(|state| state.log(format_args!("r-{replica}/{life} has joined")));
     tokio::select! {
         biased;
+        never = watch_the_watches(&hub, replica, &handle) => match never {},
         fatal = glancing(handle.fatal()) => end(&hub, replica, &format!("can't take part: {fatal}")),
         ends = leave.recv() => match ends {
             Some(Ends::Fails) => {
@@ -509,6 +541,19 @@ async fn live(
                 end(&hub, replica, &format!("has left: {drained:?}"));
             }
         },
+    }
+}
+
+/// Says whether the replica sees what happens: of the detectors of `node/currency`, what they find.
+async fn watch_the_watches(hub: &Hub, replica: usize, handle: &Handle) -> Infallible {
+    let mut current = true;
+    loop {
+        tokio::time::sleep(WATCHED_EVERY).await;
+        let sees = hub.with(|state| !state.replicas.entry(replica).or_default().sees_nothing());
+        if std::mem::replace(&mut current, sees) != sees {
+            hub.with(|state| state.log(format_args!("r-{replica} is current: {sees}")));
+            handle.is_current(sees).await;
+        }
     }
 }
 

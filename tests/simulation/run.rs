@@ -21,7 +21,7 @@ use crate::{
     attachments, claims, clearing,
     dice::{self, Dice},
     heartbeats::{RENEWED_EVERY, SILENT},
-    hub::{Counts, Hub, Outage},
+    hub::{Counts, Edit, Hub, Outage},
     identity, mistakes,
     mutants::Mutant,
     replica::{Fleet, RANGES, Stage, simulated},
@@ -581,12 +581,30 @@ impl Director {
         let dice = &mut self.dice;
         let of = |dice: &mut Dice, some: &[usize]| some[dice.below(some.len())];
         self.hub.with(|state| state.counts.faults += 1);
-        match dice.below(20) {
+        match dice.below(21) {
             0..=3 if !running.is_empty() => {
                 let replica = of(dice, &running);
                 self.fleet.crash(replica);
+                let edited = dice
+                    .chance(80)
+                    .then(|| (dice.millis(1, 3000), dice.below(usize::from(RANGES))));
                 let (fleet, later) = (Rc::clone(&self.fleet), dice.millis(10, 9000));
                 self.later(later, move || fleet.start(replica));
+                if let Some((after, range)) = edited {
+                    let hub = Arc::clone(&self.hub);
+                    let names = [
+                        format!("manifold-replica-r-{replica}"),
+                        format!("manifold-range-{range:03}"),
+                    ];
+                    self.later(after, move || {
+                        hub.with(|state| {
+                            let faulty = state.faulty;
+                            for name in names.iter().filter(|_| faulty) {
+                                state.edit_by_hand(name, Edit::Delete);
+                            }
+                        });
+                    });
+                }
             }
             4..=6 if !running.is_empty() => {
                 let replica = of(dice, &running);
@@ -644,12 +662,16 @@ impl Director {
             11 if !running.is_empty() => {
                 let replica = of(dice, &running);
                 let length = dice.millis(500, 15_000);
+                let all = dice.chance(250);
                 self.hub.with(|state| {
                     state.log(format_args!(
-                        "the watches of r-{replica} stand still for {length:?}"
+                        "the watches of r-{replica} (all: {all}) stand still for {length:?}"
                     ));
-                    let seen = state.replicas.entry(replica).or_default();
-                    seen.watches_frozen_until = Some(Instant::now() + length);
+                    for (number, seen) in &mut state.replicas {
+                        if all || *number == replica {
+                            seen.freeze_watches(length);
+                        }
+                    }
                 });
             }
             12 if !running.is_empty() => {
@@ -696,21 +718,37 @@ impl Director {
                 });
                 if !leases.is_empty() && dice.chance(300) {
                     let name = &leases[dice.below(leases.len())];
-                    let spoil = name.contains("-range-") && dice.chance(500);
-                    self.hub.with(|state| {
-                        if spoil {
-                            state.log(format_args!(
-                                "somebody sets the epoch of the Lease {name} to the end of its type"
-                            ));
-                            state.server.spoil_lease(name);
-                        } else {
-                            state.log(format_args!("somebody deletes the Lease {name}"));
-                            state.server.delete_lease(name);
-                        }
-                        // At once: its owner may make it again before anybody else writes a Lease.
-                        state.judge.leases_changed(&state.server);
-                    });
+                    let edit = Edit::ALL[dice.below(Edit::ALL.len())];
+                    self.hub.with(|state| state.edit_by_hand(name, edit));
                 }
+            }
+            18 if !running.is_empty() => {
+                // Renewals are late, so that the kubelet is asked, and late once more.
+                let replica = of(dice, &running);
+                let errs = dice.millis(2000, 20_000);
+                let late = [dice.millis(1000, 3000), dice.millis(1000, 3000)];
+                let again = dice.millis(3000, 8000);
+                let delay = move |hub: &Hub, length: Duration| {
+                    hub.with(|state| {
+                        let seen = state.replicas.entry(replica).or_default();
+                        let until = Instant::now() + length;
+                        seen.no_leases_until = seen.no_leases_until.max(Some(until));
+                    });
+                };
+                self.hub.with(|state| {
+                    state.log(format_args!(
+                        "the kubelet says for {errs:?} that r-{replica} has ended, whose renewals are late"
+                    ));
+                    let seen = state.replicas.entry(replica).or_default();
+                    seen.misjudged_until = Some(Instant::now() + errs);
+                });
+                delay(&self.hub, late[0]);
+                let hub = Arc::clone(&self.hub);
+                self.later(again, move || {
+                    if hub.with(|state| state.faulty) {
+                        delay(&hub, late[1]);
+                    }
+                });
             }
             _ if self.workload.pods_may_go => {
                 let pods: Vec<Key> = self.hub.with(|state| {
@@ -744,6 +782,7 @@ impl Director {
                 seen.outage = None;
                 seen.no_leases_until = None;
                 seen.watches_frozen_until = None;
+                seen.misjudged_until = seen.misjudged_until.map(|_| Instant::now());
                 seen.some_frozen_until = None;
                 seen.cut_off_until = None;
             }

@@ -333,16 +333,27 @@ impl Server {
         true
     }
 
-    /// Sets a range Lease's epoch to the end of its type, as somebody does by hand.
-    pub fn spoil_lease(&mut self, name: &str) {
+    /// Sets a range Lease's epoch, as somebody does by hand.
+    pub fn set_epoch(&mut self, name: &str, epoch: i32) {
+        let edit = |lease: &mut Value| lease["spec"]["leaseTransitions"] = epoch.into();
+        self.edit_lease(name, edit, "MODIFIED");
+    }
+
+    /// Takes the labels of a Lease, as somebody does by hand: for a watch by labels it is gone.
+    pub fn unlabel(&mut self, name: &str) {
+        let edit = |lease: &mut Value| lease["metadata"]["labels"] = json!({});
+        self.edit_lease(name, edit, "DELETED");
+    }
+
+    fn edit_lease(&mut self, name: &str, edit: impl FnOnce(&mut Value), happens: &'static str) {
         let Some(lease) = self.leases.get_mut(name) else {
             return;
         };
         self.lease_version += 1;
-        lease["spec"]["leaseTransitions"] = i32::MAX.into();
+        edit(lease);
         lease["metadata"]["resourceVersion"] = self.lease_version.to_string().into();
         let lease = lease.clone();
-        self.lease_happened("MODIFIED", name, lease);
+        self.lease_happened(happens, name, lease);
     }
 
     /// The Leases, by name.

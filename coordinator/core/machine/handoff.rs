@@ -10,6 +10,7 @@ use crate::{
     event::{Effect, Happening, NotSent, Offer, Refused},
     lease::{Epoch, Holder, RangeId, RangeLease, Time, Written, next_epoch},
     mutation::broken,
+    reachable::reachable,
 };
 
 /// A replica that leaves waits this number of retry periods for the Lease of a range whose state it has
@@ -234,6 +235,7 @@ impl Core {
             return;
         };
         if busy {
+            reachable!(FreezeBusy);
             held.phase = Phase::Serving;
             self.handoff
                 .put_off
@@ -284,7 +286,10 @@ impl Core {
                 }
             }
             Some(_) => self.resume(now, range, "the fence has closed".to_owned(), out),
-            None => self.resume(now, range, "its replica Lease is gone".to_owned(), out),
+            None => {
+                reachable!(ReceiverGone);
+                self.resume(now, range, "its replica Lease is gone".to_owned(), out);
+            }
         }
     }
 
@@ -344,7 +349,10 @@ impl Core {
                 since,
                 attempt: awaited,
             } if *awaited == attempt || broken!(AnyAnswerCounts) => (to.clone(), *since),
-            _ => return,
+            _ => {
+                reachable!(AnswerToAnOlderAttempt);
+                return;
+            }
         };
         let lease = self
             .ranges
@@ -363,10 +371,14 @@ impl Core {
                 contact.refuses = Backoff::default();
             }
             Err(NotSent::Refused(_)) => {
+                reachable!(OfferRefused);
                 contact.answered(now);
                 contact.refuses.fail(now, period);
             }
-            Err(NotSent::Unreachable(_)) => contact.unanswered(now, period),
+            Err(NotSent::Unreachable(_)) => {
+                reachable!(OfferUnanswered);
+                contact.unanswered(now, period);
+            }
             // Found out here, before anything was sent.
             Err(NotSent::TooLarge(_)) => {}
         }
@@ -381,8 +393,14 @@ impl Core {
                 };
                 out.push(swap(lease, to, true));
             }
-            (Ok(()), Some(_)) => self.resume(now, range, "the fence has closed".to_owned(), out),
-            (Ok(()), None) => self.resume(now, range, "its Lease has changed".to_owned(), out),
+            (Ok(()), Some(_)) => {
+                reachable!(FenceClosedInHandoff);
+                self.resume(now, range, "the fence has closed".to_owned(), out);
+            }
+            (Ok(()), None) => {
+                reachable!(LeaseChangedInHandoff);
+                self.resume(now, range, "its Lease has changed".to_owned(), out);
+            }
             (Err(NotSent::Refused(why) | NotSent::Unreachable(why)), _) => {
                 self.resume(now, range, why, out);
             }
@@ -442,6 +460,7 @@ impl Core {
                 true
             }
             Written::Conflict(None) => {
+                reachable!(SwapLeaseDeleted);
                 self.ranges.leases.remove(&range);
                 self.resume_or_let_go(now, range, "its Lease was deleted".to_owned(), out);
                 return;
@@ -451,6 +470,7 @@ impl Core {
                 return;
             }
             Written::Unknown => {
+                reachable!(SwapUnanswered);
                 if let Some(Held {
                     phase:
                         Phase::Swapping {
@@ -482,6 +502,7 @@ impl Core {
                 .get(&range)
                 .is_some_and(|lease| lease.holder == me && lease.epoch == *epoch)
         {
+            reachable!(SwapSentAgain);
             *retry_at = Some(now);
         }
     }
@@ -499,6 +520,7 @@ impl Core {
             )
         });
         if unanswered {
+            reachable!(UnansweredSwapLetGo);
             self.deprived(range, None, out);
         } else {
             self.resume(now, range, why, out);
@@ -553,6 +575,7 @@ impl Core {
             return Some(Refused::NotTaking);
         };
         if offer.to_incarnation != own.incarnation {
+            reachable!(OfferForAnotherLife);
             return Some(Refused::OtherIncarnation(own.incarnation.clone()));
         }
         let refuses = self.own.stale_since.is_some() && !self.counts_me() && !broken!(StaleTakes);
@@ -579,12 +602,14 @@ impl Core {
             .as_ref()
             != Some(&offer.from)
         {
+            reachable!(OfferOfNoMember);
             return Some(Refused::NoMember(offer.from.clone()));
         }
         let lease = self.ranges.leases.get(&offer.range);
         if !lease.is_some_and(|lease| {
             lease.holder.as_ref() == Some(&offer.from) && lease.epoch == offer.epoch
         }) {
+            reachable!(OfferOfNoOwner);
             return Some(Refused::NotTheOwner {
                 range: offer.range,
                 from: offer.from.clone(),
@@ -596,7 +621,11 @@ impl Core {
                 && kept.epoch == next_epoch(offer.epoch)
                 && kept.attempt >= offer.attempt
         });
-        (newer && !broken!(OlderAttemptReplaces)).then_some(Refused::Superseded)
+        if newer && !broken!(OlderAttemptReplaces) {
+            reachable!(OfferSuperseded);
+            return Some(Refused::Superseded);
+        }
+        None
     }
 
     pub(super) fn forget_what_was_kept_in_vain(&mut self, now: Time, out: &mut Vec<Effect>) {
@@ -617,6 +646,7 @@ impl Core {
             .collect();
         for range in vain {
             // If the Lease names us at this epoch, the range has been received before this rule runs.
+            reachable!(KeptInVain);
             self.handoff.kept.remove(&range);
             out.push(Effect::Forget(range));
         }
@@ -703,6 +733,7 @@ impl Core {
                 }
                 // Nothing is frozen for a member before it has answered.
                 if !contact.is_fresh(now, period) && !relinquishes {
+                    reachable!(ReceiverAskedFirst);
                     contact.asking = true;
                     out.push(Effect::AskHolds {
                         inquiry: CONTACT_INQUIRY,
@@ -777,6 +808,7 @@ impl Core {
             self.own.left = true;
             let ranges = self.drop_everything(out);
             if !ranges.is_empty() {
+                reachable!(LeftWithRanges);
                 out.push(Effect::Happened(Happening::Dropped { ranges }));
             }
             out.push(Effect::Release);

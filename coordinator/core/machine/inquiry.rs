@@ -12,6 +12,7 @@ use crate::{
     lease::{Epoch, Holder, NoAnswer, RangeId, Time},
     mutation::broken,
     questions::{Question, Replies},
+    reachable::reachable,
 };
 
 /// What is doubtful for a lease duration is reported, and again after each this many retry periods.
@@ -134,6 +135,7 @@ impl Core {
                 inquiry.waiting.remove(from);
                 for (range, (held, _)) in &answer {
                     if *held {
+                        reachable!(DoubtfulIsHeld);
                         inquiry.ranges.remove(range);
                     }
                 }
@@ -236,6 +238,9 @@ impl Core {
             let asked = |inquiry: &Inquiry| ranges.is_subset(&inquiry.ranges);
             if !self.inquiries.current.as_ref().is_some_and(asked) {
                 let before = self.inquiries.current.take();
+                if before.is_some() {
+                    reachable!(InquiryReplaced);
+                }
                 if !ranges.is_empty() {
                     self.ask_all(now, ranges, before.as_ref(), out);
                 }
@@ -267,6 +272,9 @@ impl Core {
             return;
         }
         if !inquiry.waiting.is_empty() || !self.takeover.vanished.is_empty() {
+            if inquiry.waiting.is_empty() {
+                reachable!(VanishedWaitedFor);
+            }
             self.remind(now, &mut inquiry, out);
             self.inquiries.current = Some(inquiry);
             return;
@@ -284,6 +292,7 @@ impl Core {
                     lease.map(|lease| lease.version),
                     lease.and_then(|lease| lease.holder.clone()),
                 );
+                reachable!(DoubtfulClaimed);
                 self.claim(now, range, version, from, out);
             }
         }
@@ -330,6 +339,7 @@ impl Core {
         for (holder, replies) in read {
             inquiry.waiting.remove(&holder);
             let Some(replies) = replies else { continue };
+            reachable!(ReplyInLease);
             inquiry.ranges.retain(|range| !replies.held.contains(range));
             for (range, epoch) in &replies.epochs {
                 if *range < self.config.ranges {

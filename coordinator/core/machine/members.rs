@@ -11,6 +11,7 @@ use crate::{
     event::{Effect, Fatal, Happening},
     lease::{Follows, Holder, ReplicaLease, Status, Time, Version},
     mutation::broken,
+    reachable::reachable,
     renewal::{OwnLease, OwnPhase},
     slow_start::Crashes,
 };
@@ -204,6 +205,7 @@ impl Core {
             self.replica_is_gone(now, &name);
         }
         if (slow || !in_time) && !broken!(BadReadsCount) {
+            reachable!(WaitsBeginAgain);
             for seen in self.members.seen.values_mut() {
                 seen.since = now;
             }
@@ -263,6 +265,7 @@ impl Core {
             .remove(name)
             .and_then(|seen| seen.lease.holder())
         {
+            reachable!(ReplicaLeaseDeleted);
             self.takeover.vanished.insert(holder, now);
         }
         self.members.still_since = now;
@@ -296,6 +299,7 @@ impl Core {
         if let Some(replaced) =
             replaced.filter(|before| !same && !lease.ended.contains(&before.incarnation))
         {
+            reachable!(HolderReplacedUnlisted);
             self.takeover.vanished.insert(replaced, now);
         }
         self.members.seen.insert(
@@ -343,10 +347,16 @@ impl Core {
             // It counts though it is stale: nobody is current.
             true => {
                 self.own.outdated_since = None;
-                self.own.stale_together |= members.len() > 1;
+                if members.len() > 1 && !self.own.stale_together {
+                    reachable!(StaleTogether);
+                    self.own.stale_together = true;
+                }
             }
             false => {
-                self.own.outdated_since.get_or_insert(now);
+                self.own.outdated_since.get_or_insert_with(|| {
+                    reachable!(StaleAmongCurrent);
+                    now
+                });
             }
         }
     }

@@ -17,6 +17,7 @@ use crate::{
         next_epoch,
     },
     mutation::broken,
+    reachable::reachable,
     ring::Ring,
 };
 
@@ -200,6 +201,7 @@ impl Core {
         self.ask_again(range);
         if epoch >= EPOCH_END && !broken!(BelievesAnyEpoch) {
             self.ranges.leases.remove(&range);
+            reachable!(LeaseDamaged);
             let damaged = Damaged {
                 version,
                 epoch,
@@ -241,11 +243,13 @@ impl Core {
         }
         match result {
             Ok(true) => {
+                reachable!(DamagedDeleted);
                 self.ranges.damaged.remove(&range);
                 let end = self.ranges.ends.entry(range).or_insert(0);
                 *end = version.max(*end);
             }
             Ok(false) | Err(NoAnswer) => {
+                reachable!(DamagedDeletionFailed);
                 if let Some(damaged) = self.ranges.damaged.get_mut(&range) {
                     damaged.delete_at = Some(now + self.config.retry_period);
                 }
@@ -274,6 +278,7 @@ impl Core {
                     (Some(claim), Some(lease))
                         if lease.epoch != claim.epoch || lease.holder != me =>
                     {
+                        reachable!(ClaimLost);
                         self.give_up_the_claim(now, range);
                     }
                     (Some(_), None) if self.ranges.damaged.contains_key(&range) => {
@@ -281,6 +286,7 @@ impl Core {
                     }
                     // It was to be made, and is there at a version at which no list or watch shows it.
                     (Some(claim), None) => {
+                        reachable!(ClaimHidden);
                         claim.hidden = true;
                         claim.version = Some(version);
                         if epoch < EPOCH_END {
@@ -292,12 +298,14 @@ impl Core {
                 }
             }
             Written::Conflict(None) => {
+                reachable!(ClaimedLeaseDeleted);
                 self.ranges.leases.remove(&range);
                 self.ranges.damaged.remove(&range);
                 self.give_up_the_claim(now, range);
             }
             Written::Unknown if broken!(ForgetsUnansweredClaims) => {}
             Written::Unknown => {
+                reachable!(ClaimUnanswered);
                 if let Some(claim) = self.ranges.claims.get_mut(&range) {
                     claim.retry_at = Some(retry_at);
                 }
@@ -341,6 +349,7 @@ impl Core {
             .values()
             .any(|(version, since)| *version > self.ranges.as_of && *since + grace <= now);
         if lags && self.ranges.next_read > now + self.config.retry_period {
+            reachable!(ViewLagsBehindAnEnd);
             self.ranges.next_read = now;
             self.read_on_time(now, out);
         }
@@ -372,8 +381,10 @@ impl Core {
                     }
                     if lease.epoch < held.epoch {
                         // Edited by hand. Epochs never fall: write a higher one.
+                        reachable!(EpochFell);
                         self.claim(now, range, Some(lease.version), Some(me.clone()), out);
                     } else {
+                        reachable!(EpochRose);
                         self.let_go(range, out);
                         self.gain(range, lease.epoch, Some(me.clone()), out);
                     }
@@ -404,8 +415,14 @@ impl Core {
                         phase: Phase::Swapping { .. },
                         ..
                     }),
-                ) => self.deprived(range, None, out),
-                (None, Some(_)) => self.claim(now, range, None, Some(me.clone()), out),
+                ) => {
+                    reachable!(SwappingLeaseGone);
+                    self.deprived(range, None, out);
+                }
+                (None, Some(_)) => {
+                    reachable!(HeldLeaseGone);
+                    self.claim(now, range, None, Some(me.clone()), out);
+                }
                 (Some(lease), Some(held)) => {
                     match held.phase {
                         Phase::Swapping {
@@ -413,6 +430,7 @@ impl Core {
                             with_state: false,
                             ..
                         } if lease.holder.as_ref() == Some(&to) => {
+                            reachable!(Relinquished);
                             self.let_go(range, out);
                             let epoch = lease.epoch;
                             out.push(Effect::Happened(Happening::Relinquished {
@@ -442,7 +460,10 @@ impl Core {
                             }));
                         }
                         _ if broken!(NewLifeKeepsRanges) => {}
-                        _ => self.deprived(range, lease.holder.clone(), out),
+                        _ => {
+                            reachable!(Deprived);
+                            self.deprived(range, lease.holder.clone(), out);
+                        }
                     }
                     self.ranges.claims.remove(&range);
                 }
@@ -452,6 +473,7 @@ impl Core {
                         claim.retry_at.is_some() && claim.version != version && !claim.hidden
                     };
                     if self.ranges.claims.get(&range).is_some_and(overtaken) {
+                        reachable!(ClaimOvertaken);
                         self.give_up_the_claim(now, range);
                     }
                 }
@@ -581,6 +603,7 @@ impl Core {
             .collect();
         for range in due {
             if let Some(claim) = self.ranges.claims.get_mut(&range) {
+                reachable!(ClaimSentAgain);
                 claim.retry_at = None;
                 let (epoch, version) = (claim.epoch, claim.version);
                 out.push(self.claim_effect(range, epoch, version));

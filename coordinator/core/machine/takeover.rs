@@ -9,6 +9,7 @@ use crate::{
     event::{Effect, Happening},
     lease::{Holder, RangeId, ReplicaLease, Time, Version, Written},
     mutation::broken,
+    reachable::reachable,
     renewal::RENEWALS_OF_THE_LIVING,
 };
 
@@ -123,6 +124,10 @@ impl Core {
                     ..
                 }) = evicted
                 {
+                    match proven {
+                        true => reachable!(EvictedProven),
+                        false => reachable!(EvictedSilent),
+                    }
                     out.push(Effect::Happened(Happening::Evicted {
                         holder,
                         silent: now.saturating_sub(since),
@@ -131,6 +136,7 @@ impl Core {
                 }
             }
             Written::Conflict(lease) => {
+                reachable!(EvictionLost);
                 self.takeover.evicting.remove(name);
                 match lease {
                     Some(lease) if broken!(LostEvictionCounts) => {
@@ -142,6 +148,7 @@ impl Core {
             }
             Written::Unknown if broken!(ForgetsUnansweredEvictions) => {}
             Written::Unknown => {
+                reachable!(EvictionUnanswered);
                 if let Some(evicting) = self.takeover.evicting.get_mut(name) {
                     evicting.retry_at = now + self.config.retry_period;
                 }
@@ -193,9 +200,11 @@ impl Core {
             };
             let is_same = seen.lease.version == proof.version || broken!(RenewalsDisproveNothing);
             if !is_same {
+                reachable!(RenewedAfterItsEnd);
                 let renewals = disproven.entry(holder.clone()).or_insert(0);
                 *renewals += 1;
                 if *renewals == RENEWALS_OF_THE_LIVING {
+                    reachable!(ProofWasFalse);
                     let holder = holder.clone();
                     out.push(Effect::Happened(Happening::FalseProof { holder }));
                 }
@@ -407,6 +416,9 @@ impl Core {
             .filter(|(_, _, holder)| self.is_dead(now, holder) && self.is_barred(holder))
             .collect();
         for (range, version, holder) in orphans {
+            if self.takeover.unproven.contains_key(&holder) {
+                reachable!(UnprovenTaken);
+            }
             self.claim(now, range, Some(version), Some(holder), out);
         }
     }
