@@ -595,10 +595,21 @@ fn a_healthy_fleet_passes_and_what_is_broken_is_found_and_repaired() {
 }
 
 #[test]
-fn a_wrong_command_line_or_kubeconfig_ends_with_two_and_one_line() {
+fn a_wrong_command_line_or_kubeconfig_ends_with_one_line() {
     let binary =
         harness::fleet::binary(harness::fleet::Profile::of_this_build()).expect("manifold");
-    let table: [(&[&str], i32, &str); 5] = [
+    let table: [(&[&str], i32, &str); 8] = [
+        (&["witness"], 1, "--lock-dir is required"),
+        (
+            &[
+                "witness",
+                "--lock-dir=/nowhere",
+                "--kubeconfig=/nowhere/config",
+            ],
+            1,
+            "--kubeconfig /nowhere/config",
+        ),
+        (&["witness", "--unknown"], 1, "see manifold witness --help"),
         (
             &["doctor", "--kubeconfig=/nowhere/config"],
             2,

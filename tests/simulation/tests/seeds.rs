@@ -1,4 +1,5 @@
-//! Every bug that the simulation has found, as the seed that shows it.
+//! Every bug that the simulation has found, as the seed that showed it. A kind of fault that was added since
+//! changes the course of a seed.
 
 use crate::run::{Options, run};
 
