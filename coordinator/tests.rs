@@ -1056,11 +1056,14 @@ async fn a_state_of_countless_empty_keys_is_not_sent_and_not_taken() {
         range: 3,
         ..Default::default()
     };
-    let parts = (0..3).map(move |at| peer_proto::HandoffChunk {
-        header: (at == 0).then(|| header.clone()),
-        controllers: state(100_000, 0).controllers,
-        end: at == 2,
-    });
+    // Made before the call, whose time is bounded.
+    let parts: Vec<_> = (0..3)
+        .map(|at| peer_proto::HandoffChunk {
+            header: (at == 0).then(|| header.clone()),
+            controllers: state(100_000, 0).controllers,
+            end: at == 2,
+        })
+        .collect();
     let refused = client.handoff(tokio_stream::iter(parts)).await;
     let code = refused.as_ref().map_err(tonic::Status::code);
     assert_eq!(

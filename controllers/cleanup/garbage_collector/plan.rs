@@ -145,7 +145,13 @@ pub(super) fn plan(
     if owners.solid > 0 {
         let unwanted: Vec<&Str> = owners.dangling.iter().chain(&owners.waiting).collect();
         if unwanted.is_empty() {
-            return Ok(plan);
+            // It may go before any watch shows that it was there, and then nothing wakes its dependents.
+            return match owners.unseen {
+                Some(name) => Err(Refusal::Expected(format!(
+                    "owner {name} exists, and no watch shows it yet: it is read again"
+                ))),
+                None => Ok(plan),
+            };
         }
         // An owner that waits would wait forever for an object that another one keeps.
         let kept = meta
@@ -192,6 +198,8 @@ struct Owners {
     dangling: Vec<Str>,
     /// The uids of those that wait for their dependents to go.
     waiting: Vec<Str>,
+    /// One that the API server alone has shown.
+    unseen: Option<Str>,
 }
 
 /// Sorts an object's owners; `None` where an owner is impossible, which nothing can mend.
@@ -205,6 +213,7 @@ fn classify(
         solid: 0,
         dangling: Vec::new(),
         waiting: Vec::new(),
+        unseen: None,
     };
     for reference in &meta.owner_references {
         let uid = reference.uid.clone();
@@ -236,7 +245,10 @@ fn classify(
             Some(Answer::Object(owner)) => match live(owner, &uid) {
                 Live::Another => owners.dangling.push(uid),
                 Live::Waits => owners.waiting.push(uid),
-                Live::Solid => owners.solid += 1,
+                Live::Solid => {
+                    owners.solid += 1;
+                    owners.unseen = Some(reference.name.clone());
+                }
             },
             Some(Answer::Failed(why)) => {
                 return Err(Refusal::Retry(format!(

@@ -118,6 +118,28 @@ fn an_existing_owner_keeps_the_object_and_missing_ones_are_removed_from_it() {
     assert_eq!(owners[0].uid, Object::metadata(&living).uid);
 }
 
+/// An owner that comes and goes while a watch is away is in no cache before or after: nothing but asking
+/// again finds that it is gone (kubernetes/kubernetes issue 56121).
+#[test]
+fn an_owner_that_no_watch_shows_yet_is_read_again() {
+    let owner = web();
+    let seen = start().with(with_owners(pod("web-1"), vec![owner_reference(&owner)]));
+    let server = seen.clone().with(owner);
+    let plan_by = |server: &World| {
+        let object = Reader::get(&seen, Pod::resource(), "default", "web-1").unwrap();
+        let none = Answers::new();
+        let queries = plan::ask(&object, &Snapshot::new(&seen, &none, seen.now()), false);
+        let answers = server.answer(queries);
+        plan::plan(&object, &Snapshot::new(&seen, &answers, seen.now()), false)
+    };
+    let again = plan_by(&server).unwrap_err();
+    assert!(matches!(again, Refusal::Expected(_)), "{again:?}");
+    // It has gone meanwhile.
+    assert!(deletion(&plan_by(&seen).unwrap()).is_some());
+    // The cache shows it.
+    assert!(plan_of::<Pod>(&server, "web-1").verbs().is_empty());
+}
+
 #[test]
 fn in_the_foreground_dependents_go_first() {
     let mut world = start()

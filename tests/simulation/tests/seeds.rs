@@ -113,3 +113,10 @@ fn test_reproduce_a_toleration_cut_by_the_time_before_its_taint() {
 fn test_reproduce_a_name_that_came_and_went_while_a_watch_stood_still() {
     of("deployment-controller", 2991);
 }
+
+/// A pod came and went while a watch of pods stood still: the claim that was made for it had an owner when
+/// the API server was asked, and nothing was there to say that it had gone.
+#[test]
+fn test_reproduce_a_dependent_of_an_owner_that_no_watch_ever_showed() {
+    of("resourceclaim-controller", 10_006);
+}
