@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use controllers_kit::{Key, Reader, pods};
+use controllers_kit::{Key, Reader, Str, pods, testing::World};
 use kubernetes_proto::{
     AnyObject, Object, cast,
     core::Pod,
@@ -103,6 +103,23 @@ fn doubled(server: &Server, claim: &ResourceClaim) -> Option<String> {
     })
 }
 
+/// The claims that were made for a pod, as its status names them.
+fn made_for(pod: &Pod) -> impl Iterator<Item = Str> {
+    let statuses = pod.status.as_ref();
+    let statuses = statuses.and_then(|status| status.resource_claim_statuses.as_deref());
+    let made = statuses.into_iter().flatten();
+    made.map(|made| made.resource_claim_name.clone())
+}
+
+/// Whether a pod's status names this claim.
+pub fn is_named(world: &World, claim: &Key) -> bool {
+    let claim = claim.to_string();
+    world.all::<Pod>().iter().any(|pod| {
+        let namespace = &Object::metadata(&**pod).namespace;
+        made_for(pod).any(|name| format!("{namespace}/{name}") == claim)
+    })
+}
+
 /// What is wrong at the end: reservations for pods that are gone, and pods without theirs.
 pub fn at_the_end(server: &Server) -> Option<String> {
     let all = server.world.list(ResourceClaim::resource(), None);
@@ -131,13 +148,7 @@ pub fn at_the_end(server: &Server) -> Option<String> {
             .into_iter()
             .flatten()
             .map(|entry| entry.resource_claim_name.clone());
-        let statuses = pod.status.as_ref();
-        let statuses = statuses.and_then(|status| status.resource_claim_statuses.as_deref());
-        let made = statuses
-            .into_iter()
-            .flatten()
-            .map(|made| made.resource_claim_name.clone());
-        for name in named.chain(made).filter(|name| !name.is_empty()) {
+        for name in named.chain(made_for(&pod)).filter(|name| !name.is_empty()) {
             let claim = Reader::get(
                 &server.world,
                 ResourceClaim::resource(),

@@ -371,7 +371,10 @@ impl Judge {
         server: &'a Server,
     ) -> impl Iterator<Item = Cow<'a, testing::World>> {
         let mut world = Cow::Borrowed(&server.world);
-        remove(&mut world, ResourceClaim::resource(), &self.late_claims);
+        // One that its pod names since is no other's double.
+        let unnamed = |claim: &&Key| !claims::is_named(&server.world, claim);
+        let late_claims: Vec<Key> = self.late_claims.iter().filter(unnamed).cloned().collect();
+        remove(&mut world, ResourceClaim::resource(), &late_claims);
         let without = (!self.late_pods.is_empty()).then(|| {
             let mut world = world.clone();
             remove(&mut world, Pod::resource(), &self.late_pods);
