@@ -278,9 +278,14 @@ impl Judge {
             }
             return Verdict::Fine;
         }
-        // A later epoch had begun, and its Lease was deleted by hand since.
-        let superseded = self.deleted.get(&by.range);
-        if sent.held && superseded.is_some_and(|(epoch, _)| *epoch > by.epoch) {
+        // A later epoch had begun, and its Lease was deleted by hand since; or this one's was, and another has
+        // begun again.
+        let others = epochs
+            .last()
+            .is_some_and(|(_, _, holder)| !made_again(holder));
+        let superseded = |epoch: u64| epoch > by.epoch || (epoch == by.epoch && others);
+        let deleted = self.deleted.get(&by.range);
+        if sent.held && deleted.is_some_and(|(epoch, _)| superseded(*epoch)) {
             return Verdict::Stale;
         }
         match epochs.last() {
