@@ -405,8 +405,17 @@ fn kubeadm_s_patch_runs_manifold_under_the_manager_s_name_and_goes_without_a_tra
         let mut fields = BTreeSet::new();
         changed("", &before, &after, &mut fields);
         let container = "/spec/containers/0";
-        let wanted = ["args", "env", "image", "ports", "securityContext"];
-        let wanted: BTreeSet<String> = wanted.map(|name| format!("{container}/{name}")).into();
+        let wanted = [
+            "args",
+            "env",
+            "image",
+            "ports",
+            "securityContext",
+            "volumeMounts",
+        ];
+        let mut wanted: BTreeSet<String> = wanted.map(|name| format!("{container}/{name}")).into();
+        // The lock, and the witness that waits for it.
+        wanted.extend(["/spec/initContainers", "/spec/volumes"].map(str::to_owned));
         ensure!(
             fields.is_subset(&wanted) && fields.contains(&format!("{container}/image")),
             "the patch changes {fields:?}:\n{patched}"

@@ -278,8 +278,8 @@ impl Judge {
             }
             return Verdict::Fine;
         }
-        // A later epoch had begun, and its Lease was deleted by hand since; or this one's was, and another has
-        // begun again.
+        // A later epoch had begun, and its Lease was deleted by hand since; or this one's was, and another
+        // has begun again.
         let others = epochs
             .last()
             .is_some_and(|(_, _, holder)| !made_again(holder));

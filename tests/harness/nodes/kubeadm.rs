@@ -255,7 +255,8 @@ impl Kubeadm {
         let words = command.iter().skip(1).chain(&more).map(|word| {
             let word = word.as_str().context("a word")?;
             let word = word.replace("=/etc/", &format!("={etc}"));
-            Ok(word.replace("$(HOST_IP)", &host))
+            let word = word.replace("$(HOST_IP)", &host);
+            Ok(word.replace("$(REPLICA_POD)", &format!("{part}-host")))
         });
         words.collect()
     }
