@@ -100,7 +100,6 @@ enum Manager {
         fleet: Box<Fleet>,
         replicas: Vec<Replica>,
         _witnesses: Vec<Process>,
-        _locks: tempfile::TempDir,
     },
 }
 
@@ -113,12 +112,7 @@ impl Manager {
 
     /// With a lock in memory and a witness beside each, as deploy/base has it.
     async fn fleet(control_plane: &ControlPlane, flags: &[&str]) -> Result<Self> {
-        let locks = tempfile::Builder::new()
-            .prefix("manifold-locks-")
-            .tempdir_in("/dev/shm")?;
-        let mut fleet = control_plane
-            .fleet()
-            .arg(format!("--lock-dir={}", locks.path().display()));
+        let mut fleet = control_plane.fleet().locks();
         for flag in RATE.iter().chain(flags) {
             fleet = fleet.arg(*flag);
         }
@@ -132,7 +126,6 @@ impl Manager {
             _witnesses: witnesses,
             fleet: Box::new(fleet),
             replicas,
-            _locks: locks,
         })
     }
 

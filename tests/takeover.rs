@@ -90,7 +90,6 @@ struct Ended {
 
 struct Scene {
     control_plane: ControlPlane,
-    _locks: tempfile::TempDir,
     client: Client,
     fleet: Fleet,
     replicas: Vec<Replica>,
@@ -109,14 +108,10 @@ impl Scene {
     async fn new() -> Result<Self> {
         let control_plane = judged().await?;
         let client = control_plane.client().await?;
-        // In memory, where a process notes what is in flight.
-        let locks = tempfile::Builder::new()
-            .prefix("manifold-locks-")
-            .tempdir_in("/dev/shm")?;
         let fleet = control_plane
             .fleet()
             .arg("--use-service-account-credentials=true")
-            .arg(format!("--lock-dir={}", locks.path().display()))
+            .locks()
             .build()
             .await?;
         let namespace = control_plane.namespace("takeover").await?;
@@ -128,7 +123,6 @@ impl Scene {
                 .map(|index| format!("web-{index}"))
                 .collect(),
             control_plane,
-            _locks: locks,
             client,
             fleet,
             replicas: Vec::new(),

@@ -17,7 +17,7 @@ use std::{
     fmt,
 };
 
-use crate::lease::{Holder, RangeId};
+use crate::lease::{Holder, RangeId, Time};
 
 /// Keys that a replica's Lease names at most.
 pub const WORKING_MAX: usize = 16;
@@ -208,6 +208,11 @@ impl fmt::Display for Deaths {
         }
         Ok(())
     }
+}
+
+/// The Unix second now, by a machine's clock as it was at time 0.
+pub(crate) fn unix_second(origin: i64, now: Time) -> i64 {
+    origin.saturating_add(i64::try_from(now.as_secs()).unwrap_or(i64::MAX))
 }
 
 /// The process whose life this is. Lives of one process are `<id>`, `<id>-1`, `<id>-2` …

@@ -1,6 +1,6 @@
 //! Rare branches of the protocol, by name, and how often this process has taken each.
 //!
-//! A fault that no run of the simulation meets is not tested, whatever the number of seeds. So each branch
+//! A fault that no run of the simulation meets is not tested, by any number of seeds. So each branch
 //! that only a fault or a race leads to is counted, and `cargo simulate` fails where one was never taken in a
 //! run that is long enough. No decision reads a counter.
 

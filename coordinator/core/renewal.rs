@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::{
-    deaths::{Death, Deaths, Work, first_life},
+    deaths::{Death, Deaths, Work, first_life, unix_second},
     lease::{NoAnswer, ReplicaLease, Status, Time, Version, Written},
     mutation::broken,
     reachable::reachable,
@@ -64,25 +64,18 @@ impl Gone {
         self.processes.iter().any(|one| one == process)
     }
 
-    /// When nothing of a Lease's holder can be executed any more, where its Lease changed last at `since`,
-    /// after this number of changes: a renewal may have been under way when it ended, two show that it has
-    /// not. `None` where the holder is none of them or lives.
-    pub(crate) fn over_at(
-        &self,
-        holder: &str,
-        since: Time,
-        renewals: u32,
-        retry_period: Time,
-    ) -> Option<Time> {
-        if renewals >= RENEWALS_OF_THE_LIVING || !self.names(holder) {
+    /// When nothing of a Lease's holder can be executed any more: a renewal may have been under way when it
+    /// ended, two show that it has not. `None` where the holder is none of them or lives.
+    pub(crate) fn over_at(&self, seen: &Sighting, retry_period: Time) -> Option<Time> {
+        if seen.renewals >= RENEWALS_OF_THE_LIVING || !self.names(&seen.holder) {
             return None;
         }
-        let ended = match renewals {
+        let ended = match seen.renewals {
             0 => self.by,
             // Who lives has renewed again by then.
-            _ => self.by.max(since + retry_period + retry_period / 3),
+            _ => self.by.max(seen.since + retry_period + retry_period / 3),
         };
-        let process = first_life(holder);
+        let process = first_life(&seen.holder);
         let is_last = self.processes.last().is_some_and(|last| last == process);
         let is_still = (self.still && is_last) || broken!(PredecessorIsTakenAtOnce);
         let late = match is_still {
@@ -90,6 +83,38 @@ impl Gone {
             false => self.late,
         };
         Some(ended + late)
+    }
+}
+
+/// The holder of a Lease, as far as it was watched.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Sighting {
+    pub(crate) holder: String,
+    /// The Lease's version, and since when it has it.
+    pub(crate) version: Version,
+    pub(crate) since: Time,
+    /// How often the Lease has changed meanwhile.
+    pub(crate) renewals: u32,
+}
+
+impl Sighting {
+    pub(crate) fn first(now: Time, holder: String, version: Version) -> Self {
+        Self {
+            holder,
+            version,
+            since: now,
+            renewals: 0,
+        }
+    }
+
+    /// The same holder at this version: whether that is another one than before.
+    pub(crate) fn again(&mut self, now: Time, version: Version) -> bool {
+        let changed = self.version != version;
+        if changed {
+            (self.version, self.since) = (version, now);
+            self.renewals += 1;
+        }
+        changed
     }
 }
 
@@ -198,11 +223,8 @@ enum State {
     /// Another incarnation holds the Lease: waits for it to release, to fall silent or to prove that it
     /// lives.
     Wait {
-        version: Version,
-        other: String,
-        since: Time,
+        other: Sighting,
         first: Time,
-        renewals: u32,
     },
     /// Nobody holds it: `None` if it does not exist.
     Acquire {
@@ -407,8 +429,8 @@ impl Renewal {
                         // once, so that the end of an outage is not slept through.
                         self.next_at = self.next_at.max(now);
                         // Nothing was seen meanwhile, so the wait begins again.
-                        if let State::Wait { since, .. } = &mut self.state {
-                            *since = now;
+                        if let State::Wait { other, .. } = &mut self.state {
+                            other.since = now;
                         }
                     }
                 }
@@ -517,62 +539,40 @@ impl Renewal {
                 return;
             }
             (State::Check | State::Held { .. }, ..) => return self.evicted(now),
-            (
-                State::Wait {
-                    version: before,
-                    other,
-                    since,
-                    first,
-                    renewals,
-                },
-                Some(holder),
-                Some(version),
-            ) if *other == holder => {
-                let (first, mut since, mut renewals) = (*first, *since, *renewals);
-                if *before != version {
-                    since = now;
-                    renewals += 1;
-                }
+            (State::Wait { other, first }, Some(holder), Some(version))
+                if other.holder == holder =>
+            {
+                let (mut other, first) = (other.clone(), *first);
+                other.again(now, version);
                 let waited = |from: Time| now.saturating_sub(from) >= self.config.lease_duration;
-                let over = self.is_over_at(&holder, since, renewals);
-                if waited(since) || over.is_some_and(|over| now >= over) {
-                    match waited(since) {
+                let over = self.is_over_at(&other);
+                if waited(other.since) || over.is_some_and(|over| now >= over) {
+                    match waited(other.since) {
                         true => reachable!(PredecessorExpired),
                         false => reachable!(PredecessorTaken),
                     }
                     self.replace(second, holder, version, working)
-                } else if renewals >= RENEWALS_OF_THE_LIVING && waited(first) {
+                } else if other.renewals >= RENEWALS_OF_THE_LIVING && waited(first) {
                     State::NameTaken { other: holder }
                 } else {
                     self.next_at = now + self.config.retry_period;
-                    if renewals < RENEWALS_OF_THE_LIVING {
-                        let end = since + self.config.lease_duration;
+                    if other.renewals < RENEWALS_OF_THE_LIVING {
+                        let end = other.since + self.config.lease_duration;
                         self.next_at = self.next_at.min(over.unwrap_or(end)).min(end);
                     }
-                    State::Wait {
-                        version,
-                        other: holder,
-                        since,
-                        first,
-                        renewals,
-                    }
+                    State::Wait { other, first }
                 }
             }
-            (_, Some(other), Some(version)) => {
-                let over = self.is_over_at(&other, now, 0);
+            (_, Some(holder), Some(version)) => {
+                let other = Sighting::first(now, holder.clone(), version);
+                let over = self.is_over_at(&other);
                 if over.is_some_and(|over| now >= over) {
                     reachable!(PredecessorTaken);
-                    self.replace(second, other, version, working)
+                    self.replace(second, holder, version, working)
                 } else {
                     let next = now + self.config.retry_period;
                     self.next_at = next.min(over.unwrap_or(next));
-                    State::Wait {
-                        version,
-                        other,
-                        since: now,
-                        first: now,
-                        renewals: 0,
-                    }
+                    State::Wait { other, first: now }
                 }
             }
             (_, _, version) => State::Acquire { version },
@@ -580,9 +580,9 @@ impl Renewal {
     }
 
     /// When the holder of this Lease, where it has ended for certain, is over.
-    fn is_over_at(&self, holder: &str, since: Time, renewals: u32) -> Option<Time> {
+    fn is_over_at(&self, other: &Sighting) -> Option<Time> {
         let gone = self.config.gone.as_ref()?;
-        gone.over_at(holder, since, renewals, self.config.retry_period)
+        gone.over_at(other, self.config.retry_period)
     }
 
     /// Replacing a holder evicts it: its renewal is a compare-and-swap on the same object.
@@ -612,7 +612,7 @@ impl Renewal {
         let Some((second, lease)) = self.config.epoch_second.zip(lease) else {
             return;
         };
-        let second = second.saturating_add(i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+        let second = unix_second(second, now);
         let known = &lease.status.crashes;
         self.status.crashes = match lease.incarnation.as_deref() {
             Some(holder) if holder == me => known.clone(),
@@ -733,8 +733,7 @@ impl Renewal {
 
     /// The Unix second, where deaths are recorded.
     fn deaths_second(&self, now: Time) -> Option<i64> {
-        let passed = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-        Some(self.config.deaths_from?.saturating_add(passed))
+        Some(unix_second(self.config.deaths_from?, now))
     }
 
     fn write(&self, now: Time, version: Option<Version>, release: bool) -> RenewalEffect {

@@ -4,10 +4,11 @@
 //! is worth is theirs in common: [`Gone::over_at`].
 
 use crate::{
-    lease::{ReplicaLease, Time, Version},
+    deaths::unix_second,
+    lease::{ReplicaLease, Time},
     mutation::broken,
     reachable::reachable,
-    renewal::Gone,
+    renewal::{Gone, Sighting},
 };
 
 /// What a witness does next.
@@ -36,8 +37,8 @@ pub struct Witness {
     gone: Gone,
     /// The Unix second at time 0.
     epoch_second: i64,
-    /// Who holds the Lease, at which version, since when that is so, and how often it has changed.
-    seen: Option<(String, Version, Time, u32)>,
+    /// Who holds the Lease.
+    seen: Option<Sighting>,
 }
 
 impl Witness {
@@ -61,27 +62,16 @@ impl Witness {
         if !self.gone.names(holder) {
             return WitnessStep::Released;
         }
-        let seen = match self.seen.take() {
-            Some((before, version, since, renewals)) if before == *holder => {
-                match version == lease.version {
-                    true => (before, version, since, renewals),
-                    false => {
-                        reachable!(WitnessSeesARenewal);
-                        (before, lease.version, now, renewals + 1)
-                    }
-                }
-            }
-            _ => (holder.clone(), lease.version, now, 0),
-        };
-        let (_, _, since, renewals) = *self.seen.insert(seen);
-        match self
-            .gone
-            .over_at(holder, since, renewals, self.retry_period)
-        {
+        let first = || Sighting::first(now, holder.clone(), lease.version);
+        let before = self.seen.take().filter(|before| before.holder == *holder);
+        let seen = self.seen.insert(before.unwrap_or_else(first));
+        if seen.again(now, lease.version) {
+            reachable!(WitnessSeesARenewal);
+        }
+        match self.gone.over_at(seen, self.retry_period) {
             Some(over) if now >= over || broken!(WitnessDoesNotWait) => {
                 reachable!(WitnessEvicts);
-                let passed = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-                WitnessStep::Evict(lease.evicted(Some(self.epoch_second.saturating_add(passed))))
+                WitnessStep::Evict(lease.evicted(Some(unix_second(self.epoch_second, now))))
             }
             Some(over) => {
                 reachable!(WitnessWaits);
@@ -100,6 +90,7 @@ mod tests {
     use crate::{
         Status,
         deaths::{Care, Deaths, Work},
+        lease::Version,
         mutation::{self, Mutation},
     };
 

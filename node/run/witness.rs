@@ -1,5 +1,5 @@
 //! `manifold witness`: runs beside a replica in a container of its own, and takes its Lease away as soon as
-//! its process has ended. Whatever ends a process at once, an out-of-memory kill among it, leaves its Lease;
+//! its process has ended. What ends a process at once, an out-of-memory kill among it, leaves its Lease;
 //! the others wait for --lease-duration, or for the next process in its place, which the kubelet may hold
 //! back for minutes.
 

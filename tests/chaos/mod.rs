@@ -131,7 +131,6 @@ struct Chaos {
     control_plane: ControlPlane,
     client: Client,
     fleet: Fleet,
-    _locks: tempfile::TempDir,
     members: Vec<Member>,
     probes: Probes,
     storage: Option<Storage>,
@@ -173,12 +172,7 @@ async fn all(settings: &Settings) -> Result<()> {
     let client = control_plane.client().await?;
     // Its certificates are what false peers have; the replicas themselves use the keys that their Leases
     // name.
-    let fleet = control_plane.fleet().peer_trust(PeerTrust::Both);
-    // In memory, as deploy/base has it.
-    let locks = tempfile::Builder::new()
-        .prefix("manifold-locks-")
-        .tempdir_in("/dev/shm")?;
-    let fleet = fleet.arg(format!("--lock-dir={}", locks.path().display()));
+    let fleet = control_plane.fleet().peer_trust(PeerTrust::Both).locks();
     let fleet = fleet.build().await?;
     let mut members = Vec::new();
     for index in 0..MEMBERS {
@@ -195,7 +189,6 @@ async fn all(settings: &Settings) -> Result<()> {
         control_plane,
         client,
         fleet,
-        _locks: locks,
         members,
         probes,
         storage: Some(storage),

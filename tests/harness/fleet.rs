@@ -54,6 +54,7 @@ pub struct FleetBuilder {
     namespace: String,
     name_prefix: String,
     peer_trust: PeerTrust,
+    locks: bool,
     args: Vec<String>,
     env: Vec<(String, String)>,
 }
@@ -96,6 +97,7 @@ impl FleetBuilder {
             namespace: NAMESPACE.to_owned(),
             name_prefix: "manifold".to_owned(),
             peer_trust: PeerTrust::Pins,
+            locks: false,
             // What suites do to replicas all day would make every start of theirs a slow one; who tries that
             // says so.
             args: vec!["--slow-start-period=0s".to_owned()],
@@ -145,6 +147,13 @@ impl FleetBuilder {
         self
     }
 
+    /// A `--lock-dir` in memory, as deploy/base has it.
+    #[must_use]
+    pub fn locks(mut self) -> Self {
+        self.locks = true;
+        self
+    }
+
     /// One more argument of every replica.
     #[must_use]
     pub fn arg(mut self, arg: impl Into<String>) -> Self {
@@ -184,6 +193,15 @@ impl FleetBuilder {
         viewer.accept_invalid_certs = false;
         viewer.tls_server_name = None;
         viewer.proxy_url = None;
+        let (mut args, mut locks) = (self.args, None);
+        if self.locks {
+            let directory = tempfile::Builder::new()
+                .prefix("manifold-locks-")
+                .tempdir_in("/dev/shm")
+                .context("a directory for locks")?;
+            args.push(format!("--lock-dir={}", directory.path().display()));
+            locks = Some(directory);
+        }
         Ok(Fleet {
             dir,
             tag,
@@ -199,7 +217,8 @@ impl FleetBuilder {
             peer_trust: self.peer_trust,
             by_file: false,
             beside_file: Vec::new(),
-            args: self.args,
+            _locks: locks,
+            args,
             env: self.env,
         })
     }
@@ -222,6 +241,7 @@ pub struct Fleet {
     peer_trust: PeerTrust,
     by_file: bool,
     beside_file: Vec<String>,
+    _locks: Option<tempfile::TempDir>,
     args: Vec<String>,
     env: Vec<(String, String)>,
 }

@@ -77,8 +77,8 @@ pub struct Seen {
     pub still: bool,
     /// When the kubelet says that its last process has ended.
     pub mourned_at: Option<Instant>,
-    /// Until then the kubelet says so of the one that runs.
-    pub misjudged_until: Option<Instant>,
+    /// From when until when the kubelet says so of the one that runs.
+    pub misjudged: Option<(Instant, Instant)>,
 }
 
 impl Seen {
@@ -293,7 +293,9 @@ impl Hub {
                 return false;
             };
             let mourned = seen.mourned_at.is_some_and(|at| at <= Instant::now());
-            let errs = seen.misjudged_until.is_some_and(|at| at > Instant::now());
+            let errs = seen
+                .misjudged
+                .is_some_and(|(_, until)| until > Instant::now());
             let said = if seen.alive { errs } else { mourned };
             life < seen.life || (life == seen.life && said)
         })

@@ -44,6 +44,8 @@ use crate::{
 /// From what a watch brings to the arrival of the writes that follow from it: longer than a process is
 /// suspended still.
 const ON_THE_WAY: Duration = Duration::from_secs(20);
+/// From a report that an owner has ended to the next one: 2 s for what it had sent, and the move.
+const BELIEVED: Duration = Duration::from_secs(4);
 /// How long ago a pod may have been taken away by somebody else for a controller not to know of it.
 const UNSEEN: Duration = Duration::from_secs(150);
 
@@ -260,7 +262,8 @@ impl Judge {
             // its fence: what was on its way then is the server's fence's to refuse.
             let misjudged = replicas
                 .get(&sent.replica)
-                .is_some_and(|seen| seen.misjudged_until.is_some());
+                .and_then(|seen| seen.misjudged)
+                .is_some_and(|(from, until)| (from..=until + BELIEVED).contains(since));
             if sent.held || (sent.aborted && misjudged) {
                 return Verdict::Stale;
             }

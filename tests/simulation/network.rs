@@ -426,15 +426,11 @@ fn edit_on_the_way(hub: &Arc<Hub>, range: RangeId) {
         let edited = state.faulty && state.dice.chance(EDITED_ON_THE_WAY);
         edited.then(|| {
             let edit = Edit::ALL[state.dice.below(Edit::ALL.len())];
-            let at_once = state.dice.chance(500);
-            (
-                edit,
-                if at_once {
-                    Duration::ZERO
-                } else {
-                    state.dice.millis(1, 1500)
-                },
-            )
+            let after = match state.dice.chance(500) {
+                true => Duration::ZERO,
+                false => state.dice.millis(1, 1500),
+            };
+            (edit, after)
         })
     });
     let Some((edit, after)) = edit else { return };

@@ -740,7 +740,8 @@ impl Director {
                         "the kubelet says for {errs:?} that r-{replica} has ended, whose renewals are late"
                     ));
                     let seen = state.replicas.entry(replica).or_default();
-                    seen.misjudged_until = Some(Instant::now() + errs);
+                    let now = Instant::now();
+                    seen.misjudged = Some((now, now + errs));
                 });
                 delay(&self.hub, late[0]);
                 let hub = Arc::clone(&self.hub);
@@ -782,7 +783,8 @@ impl Director {
                 seen.outage = None;
                 seen.no_leases_until = None;
                 seen.watches_frozen_until = None;
-                seen.misjudged_until = seen.misjudged_until.map(|_| Instant::now());
+                let now = Instant::now();
+                seen.misjudged = seen.misjudged.map(|(from, until)| (from, until.min(now)));
                 seen.some_frozen_until = None;
                 seen.cut_off_until = None;
             }

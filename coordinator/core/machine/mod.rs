@@ -36,6 +36,7 @@ pub use self::{
     view::{Member, Move, RangeOwner, View, ViewFence},
 };
 use crate::{
+    deaths::unix_second,
     event::{Effect, Fatal, Happening, Input},
     lease::{Pin, RangeId, Time},
     mutation::broken,
@@ -381,8 +382,7 @@ impl Core {
 
     /// The Unix second, by the clock of this machine as it was at time 0.
     fn second(&self, now: Time) -> i64 {
-        let second = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-        self.config.epoch_second.saturating_add(second)
+        unix_second(self.config.epoch_second, now)
     }
 
     /// When time alone may change a decision.

@@ -311,30 +311,12 @@ fn who_leaves_waits_for_the_range_whose_state_it_has_acknowledged() {
     );
 }
 
-/// B cannot reach the API server, and its witness says that its process has ended, which is not so.
-#[test]
-fn a_witness_of_a_process_that_runs_makes_two_owners() {
-    mutation::set(Some(Mutation::WitnessOfTheLiving));
-    let mut world = World::start(&bounds(2, 2, Start::Rest, 1, 3));
-    world.lenient = true;
-    world.fault(Fault::Cut(1, 8));
-    while !world.is_over() {
-        world.tick();
-    }
-    mutation::set(None);
-    assert_eq!(
-        world.wrong,
-        Some(Wrong::TwoOwners),
-        "this is how it would be"
-    );
-}
-
-/// B cannot reach the API server, and its pod's status says that it has ended, which is not so.
-fn is_mourned_alive(mutation: Option<Mutation>) -> Option<Wrong> {
+/// What comes of one fault in a fleet of two at rest.
+fn comes_of(fault: Fault, mutation: Option<Mutation>) -> Option<Wrong> {
     mutation::set(mutation);
     let mut world = World::start(&bounds(2, 2, Start::Rest, 1, 3));
     world.lenient = true;
-    world.fault(Fault::Mourned(1, 8));
+    world.fault(fault);
     while !world.is_over() {
         world.tick();
     }
@@ -342,11 +324,25 @@ fn is_mourned_alive(mutation: Option<Mutation>) -> Option<Wrong> {
     world.wrong
 }
 
+/// B cannot reach the API server, and its witness says that its process has ended, which is not so.
+#[test]
+fn a_witness_of_a_process_that_runs_makes_two_owners() {
+    let cut = Fault::Cut(1, 8);
+    assert_eq!(comes_of(cut, None), None);
+    assert_eq!(
+        comes_of(cut, Some(Mutation::WitnessOfTheLiving)),
+        Some(Wrong::TwoOwners),
+        "this is how it would be"
+    );
+}
+
+/// B cannot reach the API server, and its pod's status says that it has ended, which is not so.
 #[test]
 fn a_false_proof_of_death_makes_two_owners_only_if_it_counts_at_once() {
-    assert_eq!(is_mourned_alive(None), None);
+    let mourned = Fault::Mourned(1, 8);
+    assert_eq!(comes_of(mourned, None), None);
     assert_eq!(
-        is_mourned_alive(Some(Mutation::ProofCountsAtOnce)),
+        comes_of(mourned, Some(Mutation::ProofCountsAtOnce)),
         Some(Wrong::TwoOwners),
         "this is how it would be"
     );
