@@ -1,6 +1,7 @@
 //! The node's side of ownership: makes and drops Range actors as the coordinator says.
 
 use std::{
+    collections::BTreeMap,
     future::Future,
     pin::Pin,
     sync::{
@@ -27,6 +28,7 @@ use crate::{
     currency::Others,
     debug::answers,
     gate::{Fence, Gate, Stopped},
+    queue::Monotonic,
     shared::{Inbox, RangeStats, Shared, Slot, poll},
 };
 
@@ -41,6 +43,8 @@ pub struct Host {
     /// In whose name what is gained now is written: `<replica>_<incarnation>`.
     life: Mutex<Arc<str>>,
     scans: Scans,
+    /// When each range was given up last, at most one of each.
+    given_up: Mutex<BTreeMap<RangeId, Monotonic>>,
     /// How much work the ranges are.
     meter: Mutex<Meter>,
     /// What other replicas see.
@@ -61,6 +65,7 @@ impl Host {
             arbiters,
             ready,
             life: Mutex::new("".into()),
+            given_up: Mutex::default(),
             meter: Mutex::default(),
             others: Arc::default(),
             pods: OnceLock::new(),
@@ -70,6 +75,18 @@ impl Host {
     /// Asks for other replicas' pods so, from now on.
     pub fn ask_pods(&self, ask: Box<AskPod>) {
         self.pods.get_or_init(|| ask);
+    }
+
+    /// When this replica gave up the range last: now, where it still had it.
+    fn given_up(&self, range: RangeId, now: bool) -> Option<Monotonic> {
+        let mut given_up = self
+            .given_up
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        if now {
+            given_up.insert(range, self.shared.clock.monotonic());
+        }
+        given_up.get(&range).copied()
     }
 
     /// Sends what must not be lost: past a full mailbox it waits for room in a task of its own.
@@ -129,11 +146,12 @@ impl RangeHost for Host {
             Arc::clone(&inbox),
             Arc::clone(&stats),
         );
+        let given_up = self.given_up(range, place.load().is_some());
         let how = Arc::new(how);
         let its_how = Arc::clone(&how);
         let make = move |ctx: &mut Context<Range>| {
             ctx.set_mailbox_capacity(RANGE_MAILBOX);
-            Range::new(shared, gate, its_inbox, its_stats, &its_how)
+            Range::new(shared, gate, its_inbox, its_stats, &its_how, given_up)
         };
         let addr = match self.arbiters.len() {
             0 => Range::create(make),
@@ -166,6 +184,7 @@ impl RangeHost for Host {
         };
         self.shared.attempts().lost(range);
         if let Some(before) = place.swap(None) {
+            self.given_up(range, true);
             // The gate refuses its writes already; the actor ends when it gets to it.
             self.send(&before.addr, Stop);
         }

@@ -1033,6 +1033,26 @@ fn nothing_is_planned_while_a_write_that_was_given_up_may_land() {
 }
 
 #[test]
+fn a_range_gained_again_waits_for_what_its_earlier_epoch_had_sent() {
+    run(async {
+        let rig = Rig::new(world(&[("a", "2")]));
+        let late_write = gives_up_a_write(&rig).await;
+        let range = rig.range_of("a");
+        // Its Lease was edited by hand: the same owner writes a higher epoch.
+        rig.host.lost(range);
+        rig.gain(range, 2, &Gained::Takeover);
+        tokio::time::sleep(LATE_WRITE_MAX / 2).await;
+        lands_and_is_tried_but_once(&rig, &late_write, 2).await;
+        let by: Vec<String> = rig.sim.written();
+        let written = |epoch: u64| {
+            let by_epoch = format!("{range}@{epoch} ");
+            by.iter().filter(|line| line.starts_with(&by_epoch)).count()
+        };
+        assert_eq!((written(1), written(2)), (1, 1), "{by:?}");
+    });
+}
+
+#[test]
 fn a_range_without_keys_is_handed_over_with_how_far_its_owner_has_seen() {
     run(async {
         let rig = Rig::new(world(&[("a", "1")]));

@@ -11,10 +11,11 @@ use std::{
     time::Duration,
 };
 
-use controllers_kit::{Object, heartbeat};
+use controllers_kit::{Object, SignedDuration, Timestamp, heartbeat};
 use kubernetes_proto::{
     AnyObject,
     core::{Node, Pod},
+    meta::Time,
 };
 use tokio::time::Instant;
 
@@ -34,8 +35,8 @@ const THAW: Duration = Duration::from_secs(9);
 pub const RATE: f64 = 0.25;
 /// The range that nodes' addresses are cut from.
 pub const CLUSTER: &str = "10.0.0.0/20";
-/// From a decision to the send of its write.
-const DECIDING: Duration = Duration::from_millis(500);
+/// Taints say when they were decided on in whole seconds.
+const SECOND: SignedDuration = SignedDuration::from_secs(1);
 /// How old a taint's removal may be that a writer does not know of.
 const ON_THE_WAY: Duration = Duration::from_secs(20);
 
@@ -48,8 +49,9 @@ struct Tainted {
 /// All that is remembered.
 #[derive(Default)]
 pub struct Nodes {
-    /// When each zone's nodes got a taint that drives pods away.
-    driven: BTreeMap<String, Vec<Instant>>,
+    /// When it was decided that each zone's nodes get a taint that drives pods away. Its write may wait for a
+    /// connection.
+    driven: BTreeMap<String, Vec<Timestamp>>,
     /// By node and taint.
     taints: BTreeMap<(String, String), Vec<Tainted>>,
     /// When each pod was bound, by uid.
@@ -68,14 +70,17 @@ fn ready(node: &Node) -> Option<&str> {
     heartbeat::ready(node).map(|ready| ready.status.as_str())
 }
 
-/// Whether the node has a taint of the lifecycle's that drives pods away.
-fn is_driven(node: &Node) -> bool {
-    heartbeat::no_execute(node).any(|taint| {
+/// Since when the node has a taint of the lifecycle's that drives pods away.
+fn driven_since(node: &Node) -> Option<Timestamp> {
+    let mut taints = heartbeat::no_execute(node);
+    let driving = taints.find(|taint| {
         matches!(
             taint.key.as_str(),
             "node.kubernetes.io/unreachable" | "node.kubernetes.io/not-ready"
         )
-    })
+    });
+    let added = driving?.time_added.map(Time::timestamp);
+    Some(added.unwrap_or(Timestamp::MIN))
 }
 
 fn node_of(pod: &Pod) -> &str {
@@ -101,7 +106,7 @@ impl Nodes {
             let wrong = (controller == LIFECYCLE)
                 .then(|| {
                     let silent = called_silent(server, old, new, by?);
-                    silent.or_else(|| self.too_fast(old, new, sent))
+                    silent.or_else(|| self.too_fast(old, new))
                 })
                 .flatten();
             let blocks = |node: &Node| node.spec.as_ref().map(|spec| spec.pod_cid_rs.clone());
@@ -147,19 +152,17 @@ impl Nodes {
     }
 
     /// A zone's rate.
-    fn too_fast(&mut self, old: &Node, new: &Node, sent: Instant) -> Option<String> {
-        if is_driven(old) || !is_driven(new) {
-            return None;
-        }
+    fn too_fast(&mut self, old: &Node, new: &Node) -> Option<String> {
+        let since = driven_since(new).filter(|_| driven_since(old).is_none())?;
         let meta = Object::metadata(new);
         let zone = meta
             .label("topology.kubernetes.io/zone")
             .unwrap_or_default();
         let driven = self.driven.entry(zone.to_owned()).or_default();
-        let least = Duration::from_secs_f64(1.0 / RATE).saturating_sub(DECIDING);
-        let apart = |at: &Instant| sent.max(*at) - sent.min(*at);
+        let least = SignedDuration::from_secs_f64(1.0 / RATE) - SECOND;
+        let apart = |at: &Timestamp| since.duration_since(*at).abs();
         let near = driven.iter().map(apart).find(|apart| *apart < least);
-        driven.push(sent);
+        driven.push(since);
         near.map(|apart| {
             format!(
                 "{LIFECYCLE}: drives pods away from {} {apart:?} after another node of zone {zone:?}",

@@ -156,7 +156,7 @@ impl Range {
                 .map(|waited| waited.as_millis()),
             "next_in_ms": place.as_ref().and_then(|place| place.due_in).map(|due| due.as_millis()),
             "failures": place.as_ref().map_or(0, |place| place.failures),
-            "late_write_ms": known.map(|known| known.late_write_until.saturating_sub(self.now()).as_millis()),
+            "late_write_ms": known.map(|known| self.late_write_until(Some(known)).saturating_sub(self.now()).as_millis()),
             "marks": known.map(|known| known.marks.iter().map(|mark| format!("{mark:?}")).collect::<Vec<_>>()),
             "proven": !self.unproven || known.is_some_and(|known| known.proven),
             "memory": memory,

@@ -216,9 +216,7 @@ impl Range {
                 // What is under way is given up with the range.
                 let late_write = match working {
                     true => self.shared.fence.late_write_max(),
-                    false => known.map_or(Duration::ZERO, |known| {
-                        known.late_write_until.saturating_sub(now)
-                    }),
+                    false => self.late_write_until(known).saturating_sub(now),
                 };
                 let parked = known.is_some_and(|known| known.parked);
                 let (held_back, passes, deaths) = self.isolation.pack(&(unit.index, key.clone()));

@@ -19,7 +19,7 @@ use coordinator::Gained;
 
 use self::handoff::Freezing;
 use self::held_back::Alone;
-use self::known::Lanes;
+use self::known::{Known, Lanes};
 use self::marks::Horizon;
 use crate::arbiters;
 use crate::gate::Gate;
@@ -75,6 +75,9 @@ pub struct Range {
     unproven: bool,
     /// What owners before have written was written by then.
     settled: Monotonic,
+    /// No key is reconciled before then: this replica has owned the range under another epoch until just now,
+    /// and what that had sent may still be executed.
+    begins: Monotonic,
 }
 
 /// Read the inbox.
@@ -138,21 +141,27 @@ impl Handler<Steered> for Range {
 }
 
 impl Range {
-    /// For a range that was just gained.
+    /// For a range that was just gained; `given_up` is when this replica gave it up last.
     pub fn new(
         shared: Arc<Shared>,
         gate: Arc<Gate>,
         inbox: Arc<Inbox>,
         stats: Arc<RangeStats>,
         how: &Gained,
+        given_up: Option<Monotonic>,
     ) -> Self {
         let lanes = Lanes::new(&shared, &gate);
-        let mut settled = shared.clock.monotonic();
-        if matches!(how, Gained::Handoff(_)) {
-            // What was under way may still be in the server's hands; of the dead a lease duration has been
-            // waited for.
-            settled += shared.fence.late_write_max();
-        }
+        let now = shared.clock.monotonic();
+        let late = shared.fence.late_write_max();
+        let (settled, begins) = match how {
+            // What was under way may still be in the server's hands; each key's state says for how long.
+            Gained::Handoff(_) => (now + late, now),
+            // Of the dead a lease duration has been waited for; of ourselves nothing has.
+            Gained::Takeover => {
+                let over = given_up.map_or(now, |at| now.max(at + late));
+                (over, over)
+            }
+        };
         let mut range = Self {
             shared,
             gate,
@@ -174,6 +183,7 @@ impl Range {
             freezing: None,
             unproven: matches!(how, Gained::Takeover),
             settled,
+            begins,
         };
         if let Gained::Handoff(state) = how {
             arbiters::hurry();
@@ -188,6 +198,11 @@ impl Range {
 
     fn now(&self) -> Monotonic {
         self.shared.clock.monotonic()
+    }
+
+    /// Until when something may be executed that was sent for a key and given up.
+    fn late_write_until(&self, known: Option<&Known>) -> Monotonic {
+        known.map_or(self.begins, |known| known.late_write_until.max(self.begins))
     }
 
     fn add(&mut self, lane: u16, key: &Key, priority: Priority) {

@@ -157,6 +157,7 @@ impl Range {
             .unwrap_or_default()
             .seen
             .max(known.late_write_until)
+            .max(self.begins)
             .max(known.plan_from);
         if now < from {
             part.queue.done(&taken.key);
