@@ -587,7 +587,14 @@ fn cron_jobs(making: &mut Making) {
         ..CronJobSpec::default()
     });
     making.put(cron);
-    // A minute for which its key may be held back after it was in flight at two deaths, and another tick.
+    // It changes once the faults are over: after three deaths its key would be held back for four minutes.
+    making.at = Duration::from_secs(100);
+    making.then(|world| {
+        world.change::<CronJob>("tick", |cron| {
+            cron.spec.get_or_insert_default().failed_jobs_history_limit = Some(2);
+        });
+    });
+    // Two more ticks.
     making.at = Duration::from_secs(210);
     making.then(|world| {
         world.change::<CronJob>("tick", |cron| {
