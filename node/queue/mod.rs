@@ -27,6 +27,9 @@ pub enum Priority {
     High,
 }
 
+/// The first delay after a conflict is no longer, however slow the server is.
+const CONFLICT_MAX: Duration = Duration::from_secs(1);
+
 /// A table below this size keeps its room.
 const KEPT: usize = 16;
 
@@ -169,11 +172,14 @@ impl Queue {
         self.add_after(key, self.backoff, now)
     }
 
-    /// As [`Queue::add_after_failure`], for a plan that was made from a stale view. The first delay is the
-    /// default one: the view catches up within milliseconds, and no server has to be spared.
-    pub fn add_after_conflict(&mut self, key: &Key, now: Monotonic) -> Duration {
+    /// As [`Queue::add_after_failure`], for a plan that was made from a stale view: the attempt took this
+    /// long. The first delay is the default one where the server answers sooner than that, since no server
+    /// has to be spared. Where it takes longer, so do its watches: a retry before they have caught up would be
+    /// another conflict, and what they bring wakes the key anyway.
+    pub fn add_after_conflict(&mut self, key: &Key, took: Duration, now: Monotonic) -> Duration {
+        let first = self.backoff.first.min(Backoff::DEFAULT.first);
         let backoff = Backoff {
-            first: self.backoff.first.min(Backoff::DEFAULT.first),
+            first: first.max(took.min(CONFLICT_MAX)),
             ..self.backoff
         };
         self.add_after(key, backoff, now)

@@ -107,7 +107,7 @@ fn failures_back_off_as_in_client_go() {
 }
 
 #[test]
-fn a_queue_backs_off_between_its_controller_s_bounds_and_a_conflict_begins_sooner() {
+fn a_queue_backs_off_between_its_controller_s_bounds_and_after_a_conflict_by_the_server_s_pace() {
     let mut queue = Queue::new(Backoff {
         first: at(1_000),
         max: at(60_000),
@@ -117,9 +117,18 @@ fn a_queue_backs_off_between_its_controller_s_bounds_and_a_conflict_begins_soone
         .collect();
     assert_eq!(delays, [1, 2, 4, 8, 16, 32, 60, 60]);
     let delays: Vec<u128> = (0..3)
-        .map(|_| queue.add_after_conflict(&key("b"), at(0)).as_millis())
+        .map(|_| {
+            queue
+                .add_after_conflict(&key("b"), at(1), at(0))
+                .as_millis()
+        })
         .collect();
     assert_eq!(delays, [5, 10, 20]);
+    for (took, first) in [(5, 5), (170, 170), (60_000, 1_000)] {
+        queue.forget(&key("c"));
+        let delay = queue.add_after_conflict(&key("c"), at(took), at(0));
+        assert_eq!(delay, at(first), "an attempt of {took} ms");
+    }
     assert_eq!(
         queue.add_after_failure(&key("b"), at(0)),
         at(8_000),

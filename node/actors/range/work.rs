@@ -287,7 +287,11 @@ impl Range {
             Next::Backoff { error, .. } => {
                 match error {
                     true => part.queue.add_after_failure(&done.key, now),
-                    false => part.queue.add_after_conflict(&done.key, now),
+                    false => part.queue.add_after_conflict(
+                        &done.key,
+                        now.saturating_sub(done.since),
+                        now,
+                    ),
                 };
                 unit.queue_metrics.retried();
             }
