@@ -134,9 +134,9 @@ struct Want {
 pub struct Judge {
     /// Each range's epochs: since when, which, whose.
     ranges: BTreeMap<RangeId, Vec<(Instant, u64, String)>>,
-    /// Epoch and holder of Leases that somebody has deleted by hand: until one is made again, nobody else may
-    /// own.
-    deleted: BTreeMap<RangeId, (u64, String)>,
+    /// The epochs of Leases that somebody has deleted by hand: until one is made again, nobody else than the
+    /// last of their holders may own.
+    deleted: BTreeMap<RangeId, Vec<(Instant, u64, String)>>,
     wants: BTreeMap<String, Vec<(Instant, Want)>>,
     /// When pods of an owner were taken away by somebody else than its controller.
     taken: BTreeMap<String, Vec<Instant>>,
@@ -195,9 +195,8 @@ impl Judge {
     /// Somebody is about to set the epoch of a range back by hand: it begins again, as one does that was
     /// deleted.
     pub fn set_back(&mut self, range: RangeId) {
-        let known = self.ranges.remove(&range);
-        if let Some((_, epoch, holder)) = known.and_then(|mut known| known.pop()) {
-            self.deleted.insert(range, (epoch, holder));
+        if let Some(known) = self.ranges.remove(&range) {
+            self.deleted.insert(range, known);
         }
     }
 
@@ -209,10 +208,8 @@ impl Judge {
         self.ranges.retain(|range, known| {
             let ending = format!("-range-{range:03}");
             let is_there = server.leases().any(|(name, _)| name.ends_with(&ending));
-            if let Some((_, epoch, holder)) = known.last()
-                && !is_there
-            {
-                deleted.insert(*range, (*epoch, holder.clone()));
+            if !known.is_empty() && !is_there {
+                deleted.insert(*range, std::mem::take(known));
             }
             is_there
         });
@@ -253,9 +250,10 @@ impl Judge {
             .find(|(_, epoch, holder)| *epoch > by.epoch && own != Some(holder));
         // One that makes again what somebody has deleted by hand has owned it all the time: its requests on
         // the way name the epoch before.
+        let deleted = self.deleted.get(&by.range).unwrap_or(&none);
         let made_again = |holder: &str| {
-            let before = self.deleted.get(&by.range);
-            before.is_some_and(|(epoch, before)| *epoch == by.epoch && before == holder)
+            let before = deleted.last();
+            before.is_some_and(|(_, epoch, before)| *epoch == by.epoch && before == holder)
         };
         if let Some((since, epoch, holder)) = newer.filter(|(_, _, holder)| !made_again(holder)) {
             // A process that runs and was said to have ended is given 2 s from there on, not from the end of
@@ -287,9 +285,14 @@ impl Judge {
             .last()
             .is_some_and(|(_, _, holder)| !made_again(holder));
         let superseded = |epoch: u64| epoch > by.epoch || (epoch == by.epoch && others);
-        let deleted = self.deleted.get(&by.range);
-        if sent.held && deleted.is_some_and(|(epoch, _)| superseded(*epoch)) {
+        let last = deleted.last();
+        if sent.held && last.is_some_and(|(_, epoch, _)| superseded(*epoch)) {
             return Verdict::Stale;
+        }
+        // It was on its way when the later one began, and nobody waits for it.
+        let later = deleted.iter().find(|(_, epoch, _)| *epoch > by.epoch);
+        if sent.aborted && later.is_some_and(|(since, _, _)| sent.at <= *since) {
+            return Verdict::Fine;
         }
         match epochs.last() {
             Some((_, _, holder)) if made_again(holder) => {}
@@ -301,7 +304,7 @@ impl Judge {
                     ));
                 }
             }
-            None if self.deleted.get(&by.range).is_some_and(|(epoch, holder)| {
+            None if last.is_some_and(|(_, epoch, holder)| {
                 *epoch == by.epoch && holder.starts_with(&format!("{}_", by.replica))
             }) => {}
             last => {
