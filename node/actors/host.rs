@@ -5,7 +5,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -77,16 +77,17 @@ impl Host {
         self.pods.get_or_init(|| ask);
     }
 
-    /// When this replica gave up the range last: now, where it still had it.
-    fn given_up(&self, range: RangeId, now: bool) -> Option<Monotonic> {
-        let mut given_up = self
-            .given_up
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        if now {
-            given_up.insert(range, self.shared.clock.monotonic());
-        }
+    /// When this replica gave up the range last.
+    fn given_up_at(&self, range: RangeId) -> Option<Monotonic> {
+        let given_up = self.given_up.lock().unwrap_or_else(PoisonError::into_inner);
         given_up.get(&range).copied()
+    }
+
+    /// This replica gives up the range now; requests may be in flight.
+    fn give_up(&self, range: RangeId) {
+        let now = self.shared.clock.monotonic();
+        let mut given_up = self.given_up.lock().unwrap_or_else(PoisonError::into_inner);
+        given_up.insert(range, now);
     }
 
     /// Sends what must not be lost: past a full mailbox it waits for room in a task of its own.
@@ -118,10 +119,7 @@ impl Host {
 
 impl RangeHost for Host {
     fn lives_as(&self, holder: &Holder) {
-        let mut life = self
-            .life
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut life = self.life.lock().unwrap_or_else(PoisonError::into_inner);
         *life = holder.to_string().into();
     }
 
@@ -133,12 +131,7 @@ impl RangeHost for Host {
             );
             return;
         };
-        let life = Arc::clone(
-            &self
-                .life
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner),
-        );
+        let life = Arc::clone(&self.life.lock().unwrap_or_else(PoisonError::into_inner));
         let gate = Gate::of_life(life, range, epoch, Arc::clone(&self.shared.fence));
         let (inbox, stats) = (Arc::<Inbox>::default(), Arc::<RangeStats>::default());
         let (shared, its_inbox, its_stats) = (
@@ -146,7 +139,10 @@ impl RangeHost for Host {
             Arc::clone(&inbox),
             Arc::clone(&stats),
         );
-        let given_up = self.given_up(range, place.load().is_some());
+        if place.load().is_some() {
+            self.give_up(range);
+        }
+        let given_up = self.given_up_at(range);
         let how = Arc::new(how);
         let its_how = Arc::clone(&how);
         let make = move |ctx: &mut Context<Range>| {
@@ -184,7 +180,7 @@ impl RangeHost for Host {
         };
         self.shared.attempts().lost(range);
         if let Some(before) = place.swap(None) {
-            self.given_up(range, true);
+            self.give_up(range);
             // The gate refuses its writes already; the actor ends when it gets to it.
             self.send(&before.addr, Stop);
         }
@@ -251,10 +247,7 @@ impl RangeHost for Host {
     }
 
     fn loads(&self) -> Arc<Loads> {
-        let mut meter = self
-            .meter
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut meter = self.meter.lock().unwrap_or_else(PoisonError::into_inner);
         meter.report(self.shared.clock.monotonic(), || {
             (0..self.shared.ranges).filter_map(|range| {
                 let slot = self.shared.slot(range)?;
