@@ -174,8 +174,8 @@ impl Queue {
 
     /// As [`Queue::add_after_failure`], for a plan that was made from a stale view: the attempt took this
     /// long. The first delay is the default one where the server answers sooner than that, since no server
-    /// has to be spared. Where it takes longer, so do its watches: a retry before they have caught up would be
-    /// another conflict, and what they bring wakes the key anyway.
+    /// has to be spared. Where it takes longer, so do its watches: a retry before they have caught up would
+    /// be another conflict, and what they bring wakes the key anyway.
     pub fn add_after_conflict(&mut self, key: &Key, took: Duration, now: Monotonic) -> Duration {
         let first = self.backoff.first.min(Backoff::DEFAULT.first);
         let backoff = Backoff {
