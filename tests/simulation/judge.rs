@@ -413,6 +413,7 @@ impl Judge {
             let controller = by.map(|by| by.writer.controller.as_str());
             if by.is_some_and(|by| by.stale) {
                 self.attachments.spoiled(server, change);
+                self.storage.late(change);
             }
             wrong.extend(self.attachments.after(server, change, controller));
             wrong.extend(self.clearing.after(server, change, controller));

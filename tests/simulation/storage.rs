@@ -11,7 +11,10 @@
 //! Each rule has a name, by which a deliberate fault says that it is this one which must catch it. None
 //! allows for late watches: what they forbid loses data.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use controllers_kit::{
     Reader as _,
@@ -100,6 +103,8 @@ pub struct Storage {
     doomed: BTreeMap<Str, u64>,
     /// At which version something named a class first, by uid and class.
     named: BTreeMap<(Str, String), u64>,
+    /// Uids of attachments that were asked for by a write that the server's fence would refuse.
+    late: BTreeSet<Str>,
 }
 
 fn name<T: Object>(object: &T) -> &Str {
@@ -358,6 +363,16 @@ impl Storage {
         }
     }
 
+    /// A write that the server's fence would refuse has asked for something: that an attachment is one too
+    /// many is excused.
+    pub fn late(&mut self, change: &Change) {
+        if let (None, Some(new)) = (&change.old, &change.new)
+            && new.resource() == VolumeAttachment::resource()
+        {
+            self.late.insert(new.metadata().uid.clone());
+        }
+    }
+
     /// Judges a change, made by a controller if one is named.
     pub fn after(
         &mut self,
@@ -408,7 +423,7 @@ impl Storage {
         if let Some(new) = change.new.as_ref()
             && let Some(attachment) = cast::<VolumeAttachment>(Arc::clone(new))
         {
-            wrong.extend(attached_twice(world, &attachment));
+            wrong.extend(attached_twice(world, &attachment, &self.late));
         }
         if controller == Some(CLASS_PROTECTION) {
             wrong.extend(self.class_let_go(server, change));
@@ -712,7 +727,11 @@ fn claim_bound_twice(
     ))
 }
 
-fn attached_twice(world: &World, attachment: &VolumeAttachment) -> Option<String> {
+fn attached_twice(
+    world: &World,
+    attachment: &VolumeAttachment,
+    late: &BTreeSet<Str>,
+) -> Option<String> {
     let source = attachments::source(attachment)?;
     let volume = world.find::<PersistentVolume>(source)?;
     if attachments::is_shared(&volume) {
@@ -724,6 +743,7 @@ fn attached_twice(world: &World, attachment: &VolumeAttachment) -> Option<String
     let nodes: Vec<&str> = all
         .iter()
         .filter(|one| attachments::source(one) == Some(source) && is_attached(one))
+        .filter(|one| !late.contains(&one.metadata().uid))
         .filter_map(|one| one.spec.as_ref().map(|spec| spec.node_name.as_str()))
         .collect();
     (nodes.len() > 1).then(|| format!("{ATTACHED}: {source} is attached to all of {nodes:?}"))
