@@ -23,6 +23,7 @@ use kubernetes_proto::{
     cast,
     core::{Node, Pod, ReplicationController},
     resource::ResourceClaim,
+    storage::VolumeAttachment,
 };
 use tokio::time::Instant;
 
@@ -386,6 +387,9 @@ impl Judge {
         let unnamed = |claim: &&Key| !claims::is_named(&server.world, claim);
         let late_claims: Vec<Key> = self.late_claims.iter().filter(unnamed).cloned().collect();
         remove(&mut world, ResourceClaim::resource(), &late_claims);
+        for attachment in self.storage.left_over(&server.world) {
+            world.to_mut().vanish::<VolumeAttachment>(&attachment);
+        }
         let without = (!self.late_pods.is_empty()).then(|| {
             let mut world = world.clone();
             remove(&mut world, Pod::resource(), &self.late_pods);

@@ -373,6 +373,21 @@ impl Storage {
         }
     }
 
+    /// Attachments among those whose volumes are gone: nobody takes them away, as upstream does not.
+    pub fn left_over(&self, world: &World) -> Vec<String> {
+        let attachments = world.all::<VolumeAttachment>();
+        let late = attachments
+            .iter()
+            .filter(|one| self.late.contains(&one.metadata().uid));
+        let is_gone = |one: &&Arc<VolumeAttachment>| {
+            let volume = attachments::source(one);
+            volume.is_some_and(|volume| world.find::<PersistentVolume>(volume).is_none())
+        };
+        late.filter(is_gone)
+            .map(|one| name(&**one).to_string())
+            .collect()
+    }
+
     /// Judges a change, made by a controller if one is named.
     pub fn after(
         &mut self,
