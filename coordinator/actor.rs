@@ -6,8 +6,8 @@ use actix::{
     Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, SpawnHandle, WrapFuture, fut,
 };
 use coordinator_core::{
-    Core, Effect, Epoch, Fatal, Happening, Hold, Holder, Holds, Input, NoAnswer, NotSent, Offer,
-    OwnLease, Quarantine, RangeId, Refused, View, Written, first_life,
+    Core, Effect, Epoch, Fatal, Happening, Hold, Holder, Holds, Input, Member, NoAnswer, NotSent,
+    Offer, OwnLease, Quarantine, RangeId, Refused, View, Written, first_life,
 };
 use peer_proto::RangeState;
 use tokio::sync::{Semaphore, broadcast, oneshot, watch};
@@ -20,6 +20,7 @@ use crate::{
     peer::{Calls, Holdings},
     renewal::RenewalThread,
     server_fence::Barrier,
+    trust,
 };
 
 /// Senders wait when it is full: the watch, peers. The node never sends here.
@@ -51,6 +52,8 @@ const HAPPENINGS_EACH: usize = 2;
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub view: Arc<watch::Sender<Arc<View>>>,
+    /// The members of the view; wakes only where one is another than before.
+    pub members: Arc<watch::Sender<Vec<Member>>>,
     pub happenings: broadcast::Sender<Happening>,
     pub fatal: Arc<watch::Sender<Option<Fatal>>>,
     pub refusals: Arc<Refusals>,
@@ -61,6 +64,7 @@ impl Shared {
         let happenings = HAPPENINGS_EACH * usize::from(ranges);
         Self {
             view: Arc::new(watch::Sender::new(Arc::new(View::default()))),
+            members: Arc::default(),
             happenings: broadcast::Sender::new(happenings),
             fatal: Arc::new(watch::Sender::new(None)),
             refusals: Arc::default(),
@@ -209,6 +213,7 @@ impl Coordinator {
         let view = self.core.view(now, &before);
         if view.members != before.members {
             self.peers.keep(&view.members);
+            trust::know(&self.shared.members, &view.members);
         }
         self.shared.view.send_replace(Arc::new(view));
         let wake = self.core.wake_at(now).saturating_sub(now);

@@ -334,7 +334,7 @@ async fn run(
         config.replica_name.clone(),
         config.version.clone(),
         tls.clone(),
-        shared.view.subscribe(),
+        shared.members.subscribe(),
         Arc::clone(&shared.refusals),
         config.tracer.clone(),
     ));

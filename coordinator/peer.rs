@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use coordinator_core::{Epoch, Holder, Member, NotSent, Offer, Pin, RangeId, View};
+use coordinator_core::{Epoch, Holder, Member, NotSent, Offer, Pin, RangeId};
 use futures::{FutureExt, future::BoxFuture};
 use hyper_util::rt::TokioIo;
 use peer_proto::{
@@ -95,8 +95,8 @@ pub(crate) trait Answers: Send + Sync + 'static {
     ) -> impl Future<Output = Option<(String, Holdings)>> + Send;
     /// How far the watches have come here.
     fn sights(&self) -> Vec<Sight>;
-    /// The fleet as it is seen here.
-    fn view(&self) -> watch::Receiver<Arc<View>>;
+    /// The members as they are seen here; wakes where one is another than before.
+    fn members(&self) -> watch::Receiver<Vec<Member>>;
     /// What happens inside the node.
     fn inspect(
         &self,
@@ -219,7 +219,7 @@ pub(crate) struct Peers {
     own: String,
     build: String,
     tls: Option<Arc<Tls>>,
-    view: watch::Receiver<Arc<View>>,
+    members: watch::Receiver<Vec<Member>>,
     refusals: Arc<Refusals>,
     tracer: Option<Arc<dyn Tracer>>,
     channels: Mutex<BTreeMap<Callee, Channel>>,
@@ -231,7 +231,7 @@ impl Peers {
         own: String,
         build: String,
         tls: Option<Arc<Tls>>,
-        view: watch::Receiver<Arc<View>>,
+        members: watch::Receiver<Vec<Member>>,
         refusals: Arc<Refusals>,
         tracer: Option<Arc<dyn Tracer>>,
     ) -> Self {
@@ -240,7 +240,7 @@ impl Peers {
             own,
             build,
             tls,
-            view,
+            members,
             refusals,
             tracer,
             channels: Mutex::default(),
@@ -434,7 +434,7 @@ impl Peers {
 
     fn client(&self, to: &Holder, address: &str) -> Result<PeerClient<Channel>, String> {
         let pin = match self.tls {
-            Some(_) => trust::pin_of(&self.view.borrow(), to)?,
+            Some(_) => trust::pin_of(&self.members.borrow(), to)?,
             None => None,
         };
         let callee = (to.name.clone(), address.to_owned(), pin);
@@ -451,10 +451,7 @@ impl Peers {
         // TLS is the connector's; to tonic the address is plain.
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
             .map_err(|error| format!("peer address {address:?}: {error}"))?
-            .tcp_nodelay(true)
-            .http2_keep_alive_interval(Duration::from_secs(2))
-            .keep_alive_timeout(Duration::from_secs(2))
-            .keep_alive_while_idle(true);
+            .tcp_nodelay(true);
         if let Some(tls) = &self.tls {
             tls.client(name, *pin)?;
         }
@@ -511,6 +508,7 @@ async fn connect(
 ) -> io::Result<Wire> {
     let tcp = TcpStream::connect(address).await?;
     tcp.set_nodelay(true)?;
+    wire::give_up_the_lost(&tcp);
     let Some(tls) = tls else {
         return Ok(Wire::plain(tcp));
     };

@@ -18,8 +18,10 @@ use crate::{
     peer::Calls,
 };
 
-/// Between two rounds of questions. A round of five replicas is twenty small calls over open connections.
+/// Between two rounds of questions, in each of which this many members are asked: a call is cheap, but in a
+/// fleet of fifty all of them are 490 a second.
 const PERIOD: Duration = Duration::from_secs(5);
+const ASKED_AT_ONCE: usize = 8;
 
 /// Consecutive failures before a member is published: one that restarts is not.
 const FAILURES_MIN: u32 = 2;
@@ -31,19 +33,42 @@ const COMPARED_AT_ONCE: usize = 2;
 /// What is known of the members, by name.
 #[derive(Debug, Default)]
 struct Reach {
+    /// Of those who did not answer when asked last: how often in a row.
     failures: BTreeMap<String, u32>,
+    /// The last one who was asked in turn.
+    last: String,
 }
 
 impl Reach {
-    /// Takes in the answers of one round; members that were not asked are forgotten.
+    /// Whom to ask in this round: some in turn, and who did not answer when asked last, each time until they
+    /// do. Members that are gone are forgotten.
+    fn round(&mut self, members: Vec<(Holder, String)>) -> Vec<(Holder, String)> {
+        let is_member = |name: &String| members.iter().any(|(member, _)| member.name == *name);
+        self.failures.retain(|name, _| is_member(name));
+        let mut round = some(&members, &self.last, ASKED_AT_ONCE);
+        if let Some((last, _)) = round.last() {
+            self.last.clone_from(&last.name);
+        }
+        let again = members
+            .into_iter()
+            .filter(|member| self.failures.contains_key(&member.0.name) && !round.contains(member));
+        let again: Vec<_> = again.collect();
+        round.extend(again);
+        round
+    }
+
+    /// Takes in the answers of one round.
     fn record(&mut self, answers: &[(String, Result<(), String>)]) {
-        let before = std::mem::take(&mut self.failures);
         for (name, answer) in answers {
-            let failures = match answer {
-                Ok(()) => 0,
-                Err(_) => before.get(name).copied().unwrap_or(0).saturating_add(1),
-            };
-            self.failures.insert(name.clone(), failures);
+            match answer {
+                Ok(()) => {
+                    self.failures.remove(name);
+                }
+                Err(_) => {
+                    let failures = self.failures.entry(name.clone()).or_default();
+                    *failures = failures.saturating_add(1);
+                }
+            }
         }
     }
 
@@ -74,11 +99,11 @@ fn others(view: &View) -> Vec<(Holder, String)> {
 }
 
 /// The members of one round, from those after the last one of the round before on.
-fn some(members: &[(Holder, String)], after: &str) -> Vec<(Holder, String)> {
+fn some(members: &[(Holder, String)], after: &str, count: usize) -> Vec<(Holder, String)> {
     let from = members.partition_point(|(holder, _)| *holder.name <= *after);
     let (before, behind) = members.split_at(from);
     let all = behind.iter().chain(before);
-    all.take(COMPARED_AT_ONCE).cloned().collect()
+    all.take(count).cloned().collect()
 }
 
 /// Reports to the node for ever how far the watches of others have come: a few of them each second, in turn.
@@ -90,7 +115,7 @@ pub(crate) async fn compare(
     let mut last = String::new();
     loop {
         tokio::time::sleep(COMPARES_EVERY).await;
-        let members = some(&others(&view.borrow()), &last);
+        let members = some(&others(&view.borrow()), &last, COMPARED_AT_ONCE);
         if let Some((holder, _)) = members.last() {
             last.clone_from(&holder.name);
         }
@@ -116,7 +141,7 @@ pub(crate) async fn follow(
     let mut published = String::new();
     while actor.connected() {
         tokio::time::sleep(PERIOD).await;
-        let members = others(&view.borrow());
+        let members = reach.round(others(&view.borrow()));
         let questions = members.iter().map(|(to, address)| {
             let peers = &peers;
             async move {
@@ -152,6 +177,10 @@ mod tests {
     use super::*;
     use coordinator_core::Member;
 
+    fn member(name: &str) -> (Holder, String) {
+        (Holder::new(name, "i"), String::new())
+    }
+
     fn answer(name: &str, answers: bool) -> (String, Result<(), String>) {
         let result = answers.then_some(()).ok_or_else(|| "silent".to_owned());
         (name.to_owned(), result)
@@ -171,6 +200,7 @@ mod tests {
             (&[("b", true), ("c", false)], ""),
         ];
         for (round, expected) in rounds {
+            reach.round(round.iter().map(|(name, _)| member(name)).collect());
             let answers: Vec<_> = round
                 .iter()
                 .map(|(name, answers)| answer(name, *answers))
@@ -178,6 +208,28 @@ mod tests {
             reach.record(&answers);
             assert_eq!(reach.unreachable(), expected, "{round:?}");
         }
+    }
+
+    #[test]
+    fn of_many_some_are_asked_in_turn_and_the_silent_every_time() {
+        let names: Vec<String> = (10..30).map(|at| format!("m{at}")).collect();
+        let mut reach = Reach::default();
+        let rounds: Vec<Vec<String>> = (0..4)
+            .map(|_| {
+                let round = reach.round(names.iter().map(|name| member(name)).collect());
+                let asked: Vec<String> = round.into_iter().map(|(to, _)| to.name).collect();
+                let answers = asked.iter().map(|name| answer(name, name != "m11"));
+                reach.record(&answers.collect::<Vec<_>>());
+                asked
+            })
+            .collect();
+        assert_eq!(rounds[0], names[..8]);
+        assert_eq!(rounds[1][..8], names[8..16]);
+        assert_eq!(rounds[1][8..], names[1..2]);
+        assert_eq!(rounds[2][..4], names[16..]);
+        assert_eq!(rounds[2][4..], names[..4], "no one twice");
+        assert_eq!(rounds[3].last(), Some(&names[1]));
+        assert_eq!(reach.unreachable(), "m11");
     }
 
     #[test]
@@ -205,20 +257,18 @@ mod tests {
 
     #[test]
     fn all_are_compared_with_in_turn() {
-        let members: Vec<(Holder, String)> = ["b", "c", "d"]
-            .map(|name| (Holder::new(name, "i"), String::new()))
-            .to_vec();
+        let members: Vec<(Holder, String)> = ["b", "c", "d"].map(member).to_vec();
         let mut last = String::new();
         let rounds: Vec<Vec<String>> = (0..3)
             .map(|_| {
-                let round = some(&members, &last);
+                let round = some(&members, &last, COMPARED_AT_ONCE);
                 let names: Vec<String> = round.into_iter().map(|(to, _)| to.name).collect();
                 last.clone_from(names.last().unwrap());
                 names
             })
             .collect();
         assert_eq!(rounds, [["b", "c"], ["d", "b"], ["c", "d"]]);
-        assert_eq!(some(&members[..1], "b").len(), 1);
-        assert!(some(&[], "b").is_empty());
+        assert_eq!(some(&members[..1], "b", 2).len(), 1);
+        assert!(some(&[], "b", 2).is_empty());
     }
 }

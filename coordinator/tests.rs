@@ -9,7 +9,7 @@ use std::{
 
 use coordinator_core::{
     Care, Crashes, Deaths, Epoch, Follows, Holder, Member, NotSent, Offer, Pin, PlanLease,
-    Question, RangeId, RangeLease, ReplicaLease, Replies, Status, View, Work,
+    Question, RangeId, RangeLease, ReplicaLease, Replies, Status, Work,
 };
 use peer_proto::{ControllerState, InspectRequest, InspectedKey, KeyState, RangeState, Sight};
 use rustls::{
@@ -540,7 +540,7 @@ async fn a_replica_that_ends_sends_nothing_new_and_hears_the_answers_to_what_it_
 
 struct Recorder {
     offers: Mutex<Vec<(Offer, RangeState)>>,
-    view: watch::Sender<Arc<View>>,
+    members: watch::Sender<Vec<Member>>,
 }
 
 impl Default for Recorder {
@@ -553,7 +553,7 @@ impl Recorder {
     fn seeing(members: impl Into<Vec<Member>>) -> Self {
         Self {
             offers: Mutex::default(),
-            view: watch::Sender::new(Arc::new(view(members))),
+            members: watch::Sender::new(members.into()),
         }
     }
 
@@ -561,14 +561,6 @@ impl Recorder {
         self.offers
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-}
-
-fn view(members: impl Into<Vec<Member>>) -> View {
-    View {
-        replica: "b".to_owned(),
-        members: members.into(),
-        ..View::default()
     }
 }
 
@@ -619,8 +611,8 @@ impl Answers for Recorder {
         }]
     }
 
-    fn view(&self) -> watch::Receiver<Arc<View>> {
-        self.view.subscribe()
+    fn members(&self) -> watch::Receiver<Vec<Member>> {
+        self.members.subscribe()
     }
 
     async fn inspect(&self, asked: InspectRequest) -> Result<Vec<u8>, String> {
@@ -703,7 +695,7 @@ fn peers(name: &str, tls: Option<Arc<Tls>>) -> Peers {
 
 fn peers_seeing(name: &str, tls: Option<Arc<Tls>>, members: impl Into<Vec<Member>>) -> Peers {
     // The last view stays where its sender is gone.
-    let (_, seen) = watch::channel(Arc::new(view(members)));
+    let (_, seen) = watch::channel(members.into());
     Peers::new(
         "manifold".to_owned(),
         name.to_owned(),
@@ -799,7 +791,7 @@ async fn both_sides_of_a_call_are_traced_and_the_caller_is_the_parent() {
     let tracer = || Some(Arc::new(Spy(Arc::clone(&spans))) as Arc<dyn Tracer>);
     let (address, _stop) = traced_server(None, Arc::default(), tracer()).await;
     let (fleet, build) = ("manifold".to_owned(), "0.1.0".to_owned());
-    let (_keep, seen) = watch::channel(Arc::default());
+    let (_keep, seen) = watch::channel(Vec::new());
     let refusals = Arc::default();
     let peers = Peers::new(fleet, "a".to_owned(), build, None, seen, refusals, tracer());
     let to = Holder::new("b", "b1");
@@ -1008,7 +1000,7 @@ async fn silent_connections_do_not_stop_a_peer() {
 async fn channels_to_lives_and_addresses_that_a_peer_has_left_are_dropped() {
     let pin = |byte| Some(Pin([byte; 32]));
     let own = Arc::new(Tls::pinned().expect("a key"));
-    let (sender, seen) = watch::channel(Arc::new(view([member("b", pin(1))])));
+    let (sender, seen) = watch::channel(vec![member("b", pin(1))]);
     let peers = Peers::new(
         "manifold".to_owned(),
         "a".to_owned(),
@@ -1020,7 +1012,7 @@ async fn channels_to_lives_and_addresses_that_a_peer_has_left_are_dropped() {
     );
     let to = Holder::new("b", "b1");
     for (address, byte) in [("127.0.0.1:1", 1), ("127.0.0.1:2", 1), ("127.0.0.1:2", 2)] {
-        sender.send_replace(Arc::new(view([member("b", pin(byte))])));
+        sender.send_replace(vec![member("b", pin(byte))]);
         assert!(
             peers.holds(&to, address, &[]).await.is_err(),
             "nobody listens"
@@ -1134,14 +1126,14 @@ async fn a_peer_is_waited_for_whose_lease_is_on_its_way_and_cut_off_with_it() {
     let to = Holder::new("b", "b1");
     let late = async {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        recorder.view.send_replace(Arc::new(view(seen())));
+        recorder.members.send_replace(seen().into());
     };
     let (answer, ()) = tokio::join!(peers.holds(&to, &address, &[1]), late);
     assert!(answer.is_ok(), "{answer:?}");
     // Its next life has another key: what is open ends, and the old key opens nothing.
     let next = Tls::pinned().expect("a key");
     let members = [member("a", next.pin()), member("b", b.pin())];
-    recorder.view.send_replace(Arc::new(view(members)));
+    recorder.members.send_replace(members.into());
     let answer = peers.holds(&to, &address, &[1]).await;
     assert!(answer.is_err(), "{answer:?}");
 }

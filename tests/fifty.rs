@@ -7,8 +7,11 @@ use anyhow::{Context, Result, ensure};
 use harness::{ControlPlane, Metrics, Replica, run_test, until};
 use kube::Client;
 
-use crate::support::{POLL, all_end_well, alone, loads, metrics_of, moved, owners};
+use crate::support::{
+    POLL, all_end_well, alone, from_environment, loads, metrics_of, moved, owners,
+};
 
+/// Fewer by `FIFTY_REPLICAS`, on a machine on which fifty processes starve.
 const REPLICAS: usize = 50;
 const RANGES: u32 = 1024;
 /// Fifty processes start on two processors.
@@ -108,6 +111,7 @@ async fn at_rest(client: &Client, replicas: &[Replica]) -> Result<(f64, f64)> {
 fn fifty_replicas_share_a_thousand_ranges_and_cost_little_at_rest() {
     let _alone = alone();
     run_test(async {
+        let count = from_environment("FIFTY_REPLICAS", REPLICAS)?;
         let control_plane = ControlPlane::builder().start().await?;
         let client = control_plane.client().await?;
         let fleet = control_plane
@@ -118,7 +122,7 @@ fn fifty_replicas_share_a_thousand_ranges_and_cost_little_at_rest() {
             .await?;
         let began = Instant::now();
         let mut replicas = Vec::new();
-        for index in 0..REPLICAS {
+        for index in 0..count {
             replicas.push(fleet.start(index)?);
         }
         for replica in &mut replicas {
@@ -128,21 +132,21 @@ fn fifty_replicas_share_a_thousand_ranges_and_cost_little_at_rest() {
             "fifty: all are ready after {:.1} s",
             began.elapsed().as_secs_f64()
         );
-        let what = ("fifty share the ranges", REPLICAS);
+        let what = ("all share the ranges", count);
         even(&client, what, began, STARTED).await?;
         let (processors, requests) = at_rest(&client, &replicas).await?;
-        let (before, _) = even(&client, ("nothing has moved", REPLICAS), began, CHANGED).await?;
+        let (before, _) = even(&client, ("nothing has moved", count), began, CHANGED).await?;
 
-        let mut one_more = fleet.start(REPLICAS)?;
+        let mut one_more = fleet.start(count)?;
         one_more.wait_ready(CHANGED).await?;
-        let what = ("after a join 51 share", REPLICAS + 1);
+        let what = ("after a join all share", count + 1);
         let (after, _) = even(&client, what, Instant::now(), CHANGED).await?;
         println!("fifty: {} ranges moved", moved(&before, &after)?.len());
 
         let before = after;
         let since = Instant::now();
         one_more.ask_to_end()?;
-        let what = ("after an orderly stop 50 share", REPLICAS);
+        let what = ("after an orderly stop the others share", count);
         let (after, _) = even(&client, what, since, CHANGED).await?;
         println!("fifty: {} ranges moved", moved(&before, &after)?.len());
 
@@ -150,7 +154,7 @@ fn fifty_replicas_share_a_thousand_ranges_and_cost_little_at_rest() {
         let since = Instant::now();
         let mut killed = replicas.pop().context("no replica")?;
         killed.kill();
-        let what = ("after a SIGKILL 49 share", REPLICAS - 1);
+        let what = ("after a SIGKILL the others share", count - 1);
         let (after, _) = even(&client, what, since, CHANGED).await?;
         println!("fifty: {} ranges moved", moved(&before, &after)?.len());
 

@@ -129,6 +129,8 @@ struct Measured {
     /// Time taken and time passed, in seconds, both halved in each half-life.
     taken: f64,
     passed: f64,
+    /// For how long it has taken nothing.
+    idle: Duration,
 }
 
 /// Measures the ranges of one replica.
@@ -165,7 +167,9 @@ impl Meter {
 
     fn levels(&self) -> impl Iterator<Item = (RangeId, Level)> + '_ {
         self.ranges.iter().map(|(range, measured)| {
-            let load = match measured.passed > 0.0 {
+            // Work that is over is no load: its average would take minutes to say so, and ranges would be
+            // moved for the sake of a start that is long over.
+            let load = match measured.passed > 0.0 && measured.idle < HALF_LIFE {
                 true => measured.taken / measured.passed * 1e6,
                 false => 0.0,
             };
@@ -184,17 +188,25 @@ impl Meter {
             // One that was gained meanwhile is measured from now on.
             let known = before.remove(&range).filter(|known| known.epoch == epoch);
             let measured = match known {
-                Some(known) => Measured {
-                    epoch,
-                    total,
-                    taken: known.taken * left + total.saturating_sub(known.total).as_secs_f64(),
-                    passed: known.passed * left + passed.as_secs_f64(),
-                },
+                Some(known) => {
+                    let taken = total.saturating_sub(known.total);
+                    Measured {
+                        epoch,
+                        total,
+                        taken: known.taken * left + taken.as_secs_f64(),
+                        passed: known.passed * left + passed.as_secs_f64(),
+                        idle: match taken.is_zero() {
+                            true => known.idle + passed,
+                            false => Duration::ZERO,
+                        },
+                    }
+                }
                 None => Measured {
                     epoch,
                     total,
                     taken: 0.0,
                     passed: 0.0,
+                    idle: Duration::ZERO,
                 },
             };
             self.ranges.insert(range, measured);
@@ -255,6 +267,27 @@ mod tests {
         assert_eq!(levels.len(), 2, "nothing, then 0.2: {levels:?}");
         assert!((194_000..206_000).contains(&levels[1]), "{levels:?}");
         assert_eq!(reported[1].level(4), 0);
+    }
+
+    #[test]
+    fn work_that_is_over_is_no_load_half_a_minute_later() {
+        let mut meter = Meter::default();
+        let mut reported = Vec::new();
+        for second in 0..120 {
+            // A start: four seconds of work in each, then none.
+            let total = Duration::from_secs(4) * u32::try_from(second.min(20)).unwrap();
+            let level = meter.report(seconds(second), || [(3, 7, total)]).level(3);
+            if reported.last().is_none_or(|(_, before)| *before != level) {
+                reported.push((second, level));
+            }
+        }
+        assert!(
+            reported
+                .iter()
+                .any(|(_, level)| load_of(*level) > 3_000_000)
+        );
+        let last = reported.last().unwrap();
+        assert!(last.1 == 0 && (50..=65).contains(&last.0), "{reported:?}");
     }
 
     #[test]

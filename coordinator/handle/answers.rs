@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use actix::Addr;
-use coordinator_core::{Epoch, Holder, Input, Offer, OwnLease, RangeId, View};
+use coordinator_core::{Epoch, Holder, Input, Member, Offer, OwnLease, RangeId};
 use peer_proto::{InspectRequest, RangeState, Sight};
 use tokio::sync::{oneshot, watch};
 
@@ -65,8 +65,8 @@ impl Answers for ActorAnswers {
         self.host.sights()
     }
 
-    fn view(&self) -> watch::Receiver<Arc<View>> {
-        self.shared.view.subscribe()
+    fn members(&self) -> watch::Receiver<Vec<Member>> {
+        self.shared.members.subscribe()
     }
 
     async fn inspect(&self, asked: InspectRequest) -> Result<Vec<u8>, String> {

@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use coordinator_core::{Holder, Offer, RangeId, View};
+use coordinator_core::{Holder, Member, Offer, RangeId};
 use peer_proto::{
     HandoffAck, HandoffChunk, HoldsRequest, HoldsResponse, InspectRequest, InspectResponse,
     RangeEpoch, RangeState, ReleasedRequest, ReleasedResponse, SightsRequest, SightsResponse,
@@ -18,7 +18,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::{
     Answers, CONNECT_DEADLINE, INSPECT_BYTES_MAX, INSPECTED_KEYS_MAX, MESSAGE_BYTES_MAX,
-    STATE_BYTES_MAX, STATE_COST_MAX, TRACEPARENT, cost, end, wire::Wire,
+    STATE_BYTES_MAX, STATE_COST_MAX, TRACEPARENT, cost, end, wire, wire::Wire,
 };
 use crate::{
     admission::{Admission, PeerRefusal, Refusals},
@@ -101,7 +101,7 @@ impl<A: Answers> PeerService<A> {
     fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         let caller = request.extensions().get::<Caller>().cloned();
         let caller = caller.unwrap_or(Caller::Named(Vec::new()));
-        if caller.is_member(&self.answers.view().borrow()) || caller == Caller::Unproven {
+        if caller.is_member(&self.answers.members().borrow()) || caller == Caller::Unproven {
             return Ok(caller);
         }
         let who = caller.describe();
@@ -112,7 +112,7 @@ impl<A: Answers> PeerService<A> {
     fn speaks_for(&self, caller: &Caller, from: &str) -> Result<(), Status> {
         let speaks = *caller == Caller::Unproven
             || caller
-                .members(&self.answers.view().borrow())
+                .members(&self.answers.members().borrow())
                 .any(|name| name == from);
         if speaks {
             return Ok(());
@@ -357,9 +357,9 @@ pub(crate) async fn serve<A: Answers>(
     stop: watch::Receiver<bool>,
 ) -> Result<(), tonic::transport::Error> {
     let (accepted, incoming) = mpsc::channel::<Result<Wire, io::Error>>(ACCEPTED_MAX);
-    let view = service.answers.view();
+    let members = service.answers.members();
     let refusals = Arc::clone(&service.refusals);
-    let accepting = tokio::spawn(accept(listener, tls, view, refusals, accepted));
+    let accepting = tokio::spawn(accept(listener, tls, members, refusals, accepted));
     let service = peer_proto::peer_server::PeerServer::new(service)
         .max_decoding_message_size(MESSAGE_BYTES_MAX);
     let mut stop = stop;
@@ -367,8 +367,6 @@ pub(crate) async fn serve<A: Answers>(
         .max_concurrent_streams(STREAMS_MAX)
         .concurrency_limit_per_connection(STREAMS_MAX as usize)
         .timeout(SERVER_DEADLINE)
-        .http2_keepalive_interval(Some(Duration::from_secs(5)))
-        .http2_keepalive_timeout(Some(Duration::from_secs(5)))
         .add_service(service)
         .serve_with_incoming_shutdown(
             tokio_stream::wrappers::ReceiverStream::new(incoming),
@@ -384,7 +382,7 @@ pub(crate) async fn serve<A: Answers>(
 async fn accept(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
-    view: watch::Receiver<Arc<View>>,
+    members: watch::Receiver<Vec<Member>>,
     refusals: Arc<Refusals>,
     accepted: mpsc::Sender<Result<Wire, io::Error>>,
 ) {
@@ -399,14 +397,14 @@ async fn accept(
                 continue;
             }
         };
-        let known = trust::is_peer_address(&view.borrow(), from.ip());
+        let known = trust::is_peer_address(&members.borrow(), from.ip());
         let mut place = admission.handshake(from.ip(), known);
-        let (admission, tls, view) = (Arc::clone(&admission), tls.clone(), view.clone());
+        let (admission, tls, members) = (Arc::clone(&admission), tls.clone(), members.clone());
         let (refusals, accepted) = (Arc::clone(&refusals), accepted.clone());
         tokio::spawn(async move {
             let admitted = tokio::select! {
                 biased;
-                admitted = admit(tcp, tls.as_deref(), view, &admission) => admitted,
+                admitted = admit(tcp, tls.as_deref(), members, &admission) => admitted,
                 () = place.displaced() => {
                     Err((PeerRefusal::Displaced, "newer handshakes took its place".to_owned()))
                 }
@@ -427,10 +425,11 @@ async fn accept(
 async fn admit(
     tcp: TcpStream,
     tls: Option<&Tls>,
-    mut view: watch::Receiver<Arc<View>>,
+    mut members: watch::Receiver<Vec<Member>>,
     admission: &Admission,
 ) -> Result<Wire, (PeerRefusal, String)> {
     let _ = tcp.set_nodelay(true);
+    wire::give_up_the_lost(&tcp);
     let Some(tls) = tls else {
         let mut place = admission.connection(None);
         let ends = async move { place.displaced().await };
@@ -447,13 +446,13 @@ async fn admit(
     };
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let caller = tls.caller(chain);
-    let known = view.wait_for(|view| caller.is_member(view));
+    let known = members.wait_for(|members| caller.is_member(members));
     if !matches!(timeout(LEASE_PATIENCE, known).await, Ok(Ok(_))) {
         let text = format!("{}: {NO_MEMBER}", caller.describe());
         return Err((PeerRefusal::Unknown, text));
     }
     let name = caller
-        .members(&view.borrow())
+        .members(&members.borrow())
         .next()
         .unwrap_or_default()
         .to_owned();
@@ -462,7 +461,7 @@ async fn admit(
     let ends = async move {
         tokio::select! {
             () = place.displaced() => {}
-            _ = view.wait_for(|view| !proven.is_member(view)) => {}
+            _ = members.wait_for(|members| !proven.is_member(members)) => {}
         }
     };
     Ok(Wire::tls(stream.into()).of(caller).ending_with(ends))
