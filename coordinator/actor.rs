@@ -211,9 +211,8 @@ impl Coordinator {
         let now = self.fence.now();
         let before = Arc::clone(&self.shared.view.borrow());
         let view = self.core.view(now, &before);
-        if view.members != before.members {
+        if view.members != before.members && trust::know(&self.shared.members, &view.members) {
             self.peers.keep(&view.members);
-            trust::know(&self.shared.members, &view.members);
         }
         self.shared.view.send_replace(Arc::new(view));
         let wake = self.core.wake_at(now).saturating_sub(now);

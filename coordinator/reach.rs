@@ -35,8 +35,7 @@ const COMPARED_AT_ONCE: usize = 2;
 struct Reach {
     /// Of those who did not answer when asked last: how often in a row.
     failures: BTreeMap<String, u32>,
-    /// The last one who was asked in turn.
-    last: String,
+    turn: Turn,
 }
 
 impl Reach {
@@ -45,10 +44,7 @@ impl Reach {
     fn round(&mut self, members: Vec<(Holder, String)>) -> Vec<(Holder, String)> {
         let is_member = |name: &String| members.iter().any(|(member, _)| member.name == *name);
         self.failures.retain(|name, _| is_member(name));
-        let mut round = some(&members, &self.last, ASKED_AT_ONCE);
-        if let Some((last, _)) = round.last() {
-            self.last.clone_from(&last.name);
-        }
+        let mut round = self.turn.next(&members, ASKED_AT_ONCE);
         let again = members
             .into_iter()
             .filter(|member| self.failures.contains_key(&member.0.name) && !round.contains(member));
@@ -98,12 +94,25 @@ fn others(view: &View) -> Vec<(Holder, String)> {
         .collect()
 }
 
-/// The members of one round, from those after the last one of the round before on.
-fn some(members: &[(Holder, String)], after: &str, count: usize) -> Vec<(Holder, String)> {
-    let from = members.partition_point(|(holder, _)| *holder.name <= *after);
-    let (before, behind) = members.split_at(from);
-    let all = behind.iter().chain(before);
-    all.take(count).cloned().collect()
+/// Whose turn it is.
+#[derive(Debug, Default)]
+struct Turn {
+    /// The last member of the round before.
+    last: String,
+}
+
+impl Turn {
+    /// This many members of all, sorted by name, from those after the last one of the round before on.
+    fn next(&mut self, members: &[(Holder, String)], count: usize) -> Vec<(Holder, String)> {
+        let from = members.partition_point(|(holder, _)| *holder.name <= *self.last);
+        let (before, behind) = members.split_at(from);
+        let all = behind.iter().chain(before);
+        let round: Vec<_> = all.take(count).cloned().collect();
+        if let Some((last, _)) = round.last() {
+            self.last.clone_from(&last.name);
+        }
+        round
+    }
 }
 
 /// Reports to the node for ever how far the watches of others have come: a few of them each second, in turn.
@@ -112,13 +121,10 @@ pub(crate) async fn compare(
     view: Arc<watch::Sender<Arc<View>>>,
     host: Arc<dyn RangeHost>,
 ) {
-    let mut last = String::new();
+    let mut turn = Turn::default();
     loop {
         tokio::time::sleep(COMPARES_EVERY).await;
-        let members = some(&others(&view.borrow()), &last, COMPARED_AT_ONCE);
-        if let Some((holder, _)) = members.last() {
-            last.clone_from(&holder.name);
-        }
+        let members = turn.next(&others(&view.borrow()), COMPARED_AT_ONCE);
         // Who does not answer has nothing to say; another watches whether it does.
         let questions = members
             .iter()
@@ -258,17 +264,18 @@ mod tests {
     #[test]
     fn all_are_compared_with_in_turn() {
         let members: Vec<(Holder, String)> = ["b", "c", "d"].map(member).to_vec();
-        let mut last = String::new();
+        let mut turn = Turn::default();
         let rounds: Vec<Vec<String>> = (0..3)
             .map(|_| {
-                let round = some(&members, &last, COMPARED_AT_ONCE);
-                let names: Vec<String> = round.into_iter().map(|(to, _)| to.name).collect();
-                last.clone_from(names.last().unwrap());
-                names
+                let round = turn.next(&members, COMPARED_AT_ONCE);
+                round.into_iter().map(|(to, _)| to.name).collect()
             })
             .collect();
         assert_eq!(rounds, [["b", "c"], ["d", "b"], ["c", "d"]]);
-        assert_eq!(some(&members[..1], "b", 2).len(), 1);
-        assert!(some(&[], "b", 2).is_empty());
+        let after_b = || Turn {
+            last: "b".to_owned(),
+        };
+        assert_eq!(after_b().next(&members[..1], 2).len(), 1);
+        assert!(after_b().next(&[], 2).is_empty());
     }
 }

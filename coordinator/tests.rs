@@ -694,7 +694,7 @@ fn peers(name: &str, tls: Option<Arc<Tls>>) -> Peers {
 }
 
 fn peers_seeing(name: &str, tls: Option<Arc<Tls>>, members: impl Into<Vec<Member>>) -> Peers {
-    // The last view stays where its sender is gone.
+    // The last members stay where their sender is gone.
     let (_, seen) = watch::channel(members.into());
     Peers::new(
         "manifold".to_owned(),

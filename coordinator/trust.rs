@@ -79,13 +79,14 @@ fn are_same(some: &[Member], others: &[Member]) -> bool {
 }
 
 /// Makes these the members that are known now, and wakes those who wait only where somebody is another than
-/// before: each connection from a peer waits for that, and in a large fleet a view is published all the time.
-pub(crate) fn know(known: &watch::Sender<Vec<Member>>, members: &[Member]) {
+/// before, which it returns: each connection from a peer waits for that, and in a large fleet a view is
+/// published all the time.
+pub(crate) fn know(known: &watch::Sender<Vec<Member>>, members: &[Member]) -> bool {
     known.send_if_modified(|known| {
         let is_news = !are_same(known, members);
         members.clone_into(known);
         is_news
-    });
+    })
 }
 
 #[cfg(test)]

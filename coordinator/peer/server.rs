@@ -18,7 +18,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::{
     Answers, CONNECT_DEADLINE, INSPECT_BYTES_MAX, INSPECTED_KEYS_MAX, MESSAGE_BYTES_MAX,
-    STATE_BYTES_MAX, STATE_COST_MAX, TRACEPARENT, cost, end, wire, wire::Wire,
+    STATE_BYTES_MAX, STATE_COST_MAX, TRACEPARENT, cost, end,
+    wire::{self, Wire},
 };
 use crate::{
     admission::{Admission, PeerRefusal, Refusals},

@@ -25,7 +25,7 @@ const PROBED_EVERY: Duration = Duration::from_secs(2);
 const LOST_AFTER: Duration = Duration::from_secs(4);
 
 /// Has the kernel find out that the other end's machine is gone, or the way to it: pings of HTTP/2 would wake
-/// each replica of a fleet of fifty 140 times a second. A process that hangs is found by the deadlines
+/// each replica of a fleet of fifty some 140 times a second. A process that hangs is found by the deadlines
 /// of calls.
 pub(super) fn give_up_the_lost(tcp: &TcpStream) {
     let socket = SockRef::from(tcp);
