@@ -172,9 +172,11 @@ fn the_log_shows_one_owner_at_a_time_and_nothing_made_twice() {
             verdict.only_grown
         );
         ensure!(verdict.pods >= 20 * GROWING + 4 * RESTLESS);
-        // Three templates each; the first is come back to, and its ReplicaSet used again.
+        // Three templates each; the first is come back to, and its ReplicaSet used again. The third lasts
+        // until the hang is over: where that keeps its owner from it, no ReplicaSet is made.
+        let sets = GROWING + 2 * RESTLESS..=GROWING + 3 * RESTLESS;
         ensure!(
-            verdict.replica_sets == GROWING + 3 * RESTLESS,
+            sets.contains(&verdict.replica_sets),
             "{} ReplicaSets",
             verdict.replica_sets
         );

@@ -262,6 +262,7 @@ fn beside_upstream(sizes: &Sizes) {
 }
 
 #[test]
+#[ignore = "minutes: cargo parity"]
 fn everything_is_cleared_up_no_slower_than_upstream_does() {
     let _alone = alone();
     beside_upstream(&FEW);

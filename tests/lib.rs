@@ -26,6 +26,7 @@ mod alone {
     mod port;
     mod quarantine;
     mod rotation;
+    mod start;
     mod statefulset;
     pub(crate) mod steering;
     mod takeover;
@@ -91,8 +92,6 @@ mod rollout;
 mod shadow;
 #[cfg(test)]
 mod stale;
-#[cfg(test)]
-mod start;
 #[cfg(test)]
 mod support;
 #[cfg(test)]

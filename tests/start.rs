@@ -15,7 +15,8 @@ use kube::{Api, Client};
 use serde_json::json;
 
 use crate::support::{
-    PATIENCE, POLL, Watcher, beside, complete, create, deployment, fleet, judged, log_of, owners,
+    PATIENCE, POLL, Watcher, alone, beside, complete, create, deployment, fleet, judged, log_of,
+    owners,
 };
 
 const LEASE: Duration = Duration::from_secs(5);
@@ -209,7 +210,7 @@ async fn all_served(
 #[test]
 fn a_running_fleet_outlives_namesakes_strangers_and_a_silent_api_server() {
     const KEYS: usize = 20;
-    let _beside = beside();
+    let _alone = alone();
     run_test(async {
         let mut control_plane = judged().await?;
         let client = control_plane.client().await?;
