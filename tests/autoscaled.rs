@@ -371,7 +371,7 @@ fn a_fleet_follows_ten_times_the_load_up_and_down_once() {
         lock(&watched.seen).queue_p99();
 
         bed.control_plane()
-            .kubectl_with_input(&["apply"], &autoscaler(milli)?.to_string())
+            .apply_text(&autoscaler(milli)?.to_string())
             .await?;
         let mut queues = Vec::new();
         let began = Instant::now();

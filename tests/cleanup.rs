@@ -262,7 +262,6 @@ fn beside_upstream(sizes: &Sizes) {
 }
 
 #[test]
-#[ignore = "minutes: cargo parity"]
 fn everything_is_cleared_up_no_slower_than_upstream_does() {
     let _alone = alone();
     beside_upstream(&FEW);
@@ -353,7 +352,7 @@ fn version(name: &str, storage: bool) -> serde_json::Value {
 async fn apply(control_plane: &ControlPlane, object: &serde_json::Value) -> Result<()> {
     let text = object.to_string();
     until("it is applied", PATIENCE, POLL, || async {
-        control_plane.kubectl_with_input(&["apply"], &text).await?;
+        control_plane.apply_text(&text).await?;
         Ok(Some(()))
     })
     .await

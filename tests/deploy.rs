@@ -300,9 +300,7 @@ fn only_the_fleet_s_identities_and_administrators_write_the_fleet_s_leases() {
     let _beside = beside();
     run_test(async {
         let control_plane = ControlPlane::builder().nodes(1).start().await?;
-        control_plane
-            .kubectl_with_input(&["apply"], MAY_WRITE_LEASES)
-            .await?;
+        control_plane.apply_text(MAY_WRITE_LEASES).await?;
         let create = async |name: &str, of_fleet: bool, who: &str| {
             control_plane
                 .kubectl_with_input(&["create", who], &lease(name, of_fleet))

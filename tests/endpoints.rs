@@ -963,7 +963,6 @@ fn what_one_manager_has_made_the_other_leaves_as_it_is() {
 }
 
 #[test]
-#[ignore = "minutes: cargo parity"]
 fn a_rollout_costs_no_more_than_upstream_s_and_every_pod_is_found_at_once() {
     let _alone = alone();
     run_test(async {

@@ -144,9 +144,7 @@ fn renewals_go_ahead_of_the_bulk_writes_of_a_busy_api_server() {
             "configmaps",
             "Ignore",
         );
-        control_plane
-            .kubectl_with_input(&["apply"], &hook.to_string())
-            .await?;
+        control_plane.apply_text(&hook.to_string()).await?;
         let fleet = fleet(&control_plane).await?;
         let replicas = fleet.start_all(3).await?;
         tokio::time::sleep(Duration::from_secs(2)).await;

@@ -319,9 +319,7 @@ fn a_kind_that_is_made_later_is_counted() {
                     "schema": {"openAPIV3Schema": {"type": "object"}}}],
             },
         });
-        control_plane
-            .kubectl_with_input(&["apply"], &definition.to_string())
-            .await?;
+        control_plane.apply_text(&definition.to_string()).await?;
         is_used(&quotas, "all", "count/gadgets.example.com", 0, NEW_KIND).await?;
 
         for name in ["one", "two"] {
@@ -332,7 +330,7 @@ fn a_kind_that_is_made_later_is_counted() {
             });
             let text = gadget.to_string();
             until("a gadget is made", PATIENCE, POLL, || async {
-                control_plane.kubectl_with_input(&["apply"], &text).await?;
+                control_plane.apply_text(&text).await?;
                 Ok(Some(()))
             })
             .await?;

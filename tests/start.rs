@@ -296,9 +296,7 @@ fn a_forbidden_resource_is_named_and_holds_back_only_who_needs_it() {
                  "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "without-jobs"}]},
             ],
         });
-        control_plane
-            .kubectl_with_input(&["apply"], &role.to_string())
-            .await?;
+        control_plane.apply_text(&role.to_string()).await?;
         let authority = control_plane.authority();
         let identity = authority.client("without-jobs", None)?;
         let text = kubeconfig::render(

@@ -318,7 +318,7 @@ impl Builder {
         }
         args.extend(self.api_server_args.iter().cloned());
         Process::spawn(&Spec {
-            // More than half of all processor time of the suites is the API servers', a fifth of it their
+            // More than half of all processor time of the suites is the API servers', a sixth of it their
             // collection of garbage at Go's default.
             env: vec![("GOGC".to_owned(), API_SERVER_GOGC.to_owned())],
             ..spec(programs, dir, Program::ApiServer, args)
@@ -328,6 +328,9 @@ impl Builder {
 
 /// By how many percent its heap may grow between two collections: half a gigabyte for each control plane.
 const API_SERVER_GOGC: &str = "400";
+/// Without the client's validation: for that the server would make its OpenAPI documents, seconds of a
+/// processor, and on a busy machine kubectl gives up after 32 s. `deploy::` validates what is shipped.
+const APPLY: [&str; 2] = ["apply", "--validate=false"];
 /// Megabytes of audit log, never reached: the server would continue in a new file, and half an hour of faults
 /// takes more than the 100 that it allows otherwise.
 const AUDIT_LOG_MEGABYTES: u32 = 100_000;
@@ -594,11 +597,14 @@ impl ControlPlane {
     /// Applies a folder of the workspace that has a kustomization.
     pub async fn apply(&self, folder: &str) -> Result<()> {
         let folder = crate::workspace_root().join(folder).display().to_string();
-        // The server would make its OpenAPI documents for a validation by the client: seconds of a processor.
-        // It validates by itself; `deploy::` has both.
-        let validate = "--validate=false";
-        self.kubectl(&["apply", "--server-side", validate, "-k", &folder])
-            .await?;
+        let how = ["--server-side", "-k", &folder];
+        self.kubectl(&[&APPLY[..], &how].concat()).await?;
+        Ok(())
+    }
+
+    /// Applies an object, or a list of them, as text.
+    pub async fn apply_text(&self, text: &str) -> Result<()> {
+        self.kubectl_with_input(&APPLY, text).await?;
         Ok(())
     }
 

@@ -211,9 +211,7 @@ pub(crate) async fn aggregate(
         }));
     }
     let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
-    control_plane
-        .kubectl_with_input(&["apply"], &list.to_string())
-        .await?;
+    control_plane.apply_text(&list.to_string()).await?;
     let client = control_plane.client().await?;
     until("the metrics APIs are available", LIMIT, POLL, || async {
         for (group, version) in groups {

@@ -20,9 +20,6 @@ use crate::wait::until;
 pub const DRIVER: &str = "folders.csi.manifold.dev";
 /// A kubelet notices a driver within a second; a busy machine may take longer.
 const REGISTRATION_LIMIT: Duration = Duration::from_secs(60);
-/// Without the client's validation: the server would make its OpenAPI documents for it, for which kubectl
-/// waits 32 s on a busy machine, and then gives up.
-const APPLY: [&str; 2] = ["apply", "--validate=false"];
 /// By which a node leaves attaching to the controller.
 const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 /// Where hundreds of volumes change at once, they must wait for the manager alone.
@@ -134,7 +131,7 @@ impl Csi {
             })
             .collect();
         let list = json!({"apiVersion": "v1", "kind": "List", "items": infos}).to_string();
-        control_plane.kubectl_with_input(&APPLY, &list).await?;
+        control_plane.apply_text(&list).await?;
         let managed = format!("{MANAGED}=true");
         control_plane
             .kubectl(&["annotate", "nodes", "--all", &managed])
@@ -184,9 +181,7 @@ impl Csi {
             "metadata": {"name": DRIVER},
             "spec": {"attachRequired": true, "podInfoOnMount": false},
         });
-        control_plane
-            .kubectl_with_input(&APPLY, &object.to_string())
-            .await?;
+        control_plane.apply_text(&object.to_string()).await?;
         Ok(Self { processes, volumes })
     }
 

@@ -20,7 +20,7 @@ use super::{say, seconds};
 const ON_THE_CONTROL_PLANE: &str = "tests";
 
 /// Up to this number, failures may be due to a busy machine; more are run again by nobody.
-const AGAIN_MAX: usize = 6;
+const AGAIN_MAX: usize = 3;
 
 /// Of what a failed test printed, this many lines are repeated at the end, the last ones …
 const REPEATED_LINES: usize = 40;
