@@ -10,6 +10,8 @@ pub mod judge;
 mod alone {
     mod autoscaled;
     mod budget;
+    #[path = "chaos/tests.rs"]
+    mod chaos;
     mod cleanup;
     mod endpoints;
     mod failover;

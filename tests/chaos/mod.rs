@@ -17,9 +17,6 @@ mod strain;
 pub(crate) mod webhook;
 mod workload;
 
-#[cfg(test)]
-mod tests;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 

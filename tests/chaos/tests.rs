@@ -2,13 +2,13 @@ use std::time::Duration;
 
 use harness::run_test;
 
-use super::{Settings, run};
-use crate::support::beside;
+use crate::chaos::{Settings, run};
+use crate::support::alone;
 
 /// Another seed each time; a failure reports it.
 #[test]
 fn every_kind_of_fault_once_and_the_promises_hold() {
-    let _beside = beside();
+    let _alone = alone();
     let seed = std::env::var("SEED")
         .ok()
         .and_then(|seed| seed.parse().ok())
