@@ -27,7 +27,7 @@ pub enum Priority {
     High,
 }
 
-/// The first delay after a conflict is no longer, however slow the server is.
+/// An attempt that ended in a conflict makes its key wait no longer than this, however slow the server is.
 const CONFLICT_MAX: Duration = Duration::from_secs(1);
 
 /// A table below this size keeps its room.
@@ -169,26 +169,32 @@ impl Queue {
 
     /// Counts a failure and adds the key after the back-off that follows from it, which is returned.
     pub fn add_after_failure(&mut self, key: &Key, now: Monotonic) -> Duration {
-        self.add_after(key, self.backoff, now)
+        self.add_after(key, self.backoff, Duration::ZERO, now)
     }
 
     /// As [`Queue::add_after_failure`], for a plan that was made from a stale view: the attempt took this
-    /// long. The first delay is the default one where the server answers sooner than that, since no server
-    /// has to be spared. Where it takes longer, so do its watches: a retry before they have caught up would
-    /// be another conflict, and what they bring wakes the key anyway.
+    /// long. The back-off begins at the default one, since no server has to be spared, but no delay is
+    /// shorter than the attempt. A server that takes long to answer is as slow with its watches: a retry
+    /// before they have caught up would be another conflict. The two are not multiplied: what was missing may
+    /// wake other keys only, and after eight attempts of a second each this one would wait for minutes.
     pub fn add_after_conflict(&mut self, key: &Key, took: Duration, now: Monotonic) -> Duration {
-        let first = self.backoff.first.min(Backoff::DEFAULT.first);
         let backoff = Backoff {
-            first: first.max(took.min(CONFLICT_MAX)),
+            first: self.backoff.first.min(Backoff::DEFAULT.first),
             ..self.backoff
         };
-        self.add_after(key, backoff, now)
+        self.add_after(key, backoff, took.min(CONFLICT_MAX), now)
     }
 
-    fn add_after(&mut self, key: &Key, backoff: Backoff, now: Monotonic) -> Duration {
+    fn add_after(
+        &mut self,
+        key: &Key,
+        backoff: Backoff,
+        least: Duration,
+        now: Monotonic,
+    ) -> Duration {
         let entry = self.entries.entry(key.clone()).or_default();
         entry.failures = entry.failures.saturating_add(1);
-        let delay = backoff.after(entry.failures);
+        let delay = backoff.after(entry.failures).max(least);
         self.add_at(key, now + delay);
         delay
     }

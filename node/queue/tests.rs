@@ -129,6 +129,17 @@ fn a_queue_backs_off_between_its_controller_s_bounds_and_after_a_conflict_by_the
         let delay = queue.add_after_conflict(&key("c"), at(took), at(0));
         assert_eq!(delay, at(first), "an attempt of {took} ms");
     }
+    let slow: Vec<u64> = (0..10)
+        .map(|_| queue.add_after_conflict(&key("d"), at(1_000), at(0)))
+        .map(|delay| u64::try_from(delay.as_millis()).unwrap())
+        .collect();
+    assert_eq!(
+        slow,
+        [
+            1_000, 1_000, 1_000, 1_000, 1_000, 1_000, 1_000, 1_000, 1_280, 2_560
+        ],
+        "a slow attempt is waited for, not doubled"
+    );
     assert_eq!(
         queue.add_after_failure(&key("b"), at(0)),
         at(8_000),
