@@ -259,11 +259,14 @@ impl Judge {
         if let Some((since, epoch, holder)) = newer.filter(|(_, _, holder)| !made_again(holder)) {
             // A process that runs and was said to have ended is given 2 s from there on, not from the end of
             // its fence: what was on its way then is the server's fence's to refuse.
-            let misjudged = replicas
-                .get(&sent.replica)
+            let seen = replicas.get(&sent.replica);
+            let misjudged = seen
                 .and_then(|seen| seen.misjudged)
                 .is_some_and(|(from, until)| (from..=until + BELIEVED).contains(since));
-            if sent.held || (sent.aborted && misjudged) {
+            // While it is paused, it can't give up what it had sent before.
+            let is_paused =
+                seen.is_some_and(|seen| seen.paused_until.is_some()) && sent.at <= *since;
+            if sent.held || ((sent.aborted || is_paused) && misjudged) {
                 return Verdict::Stale;
             }
             if sent.at > *since {
@@ -392,6 +395,7 @@ impl Judge {
         }
         let without = (!self.late_pods.is_empty()).then(|| {
             let mut world = world.clone();
+            uncount(&mut world, &self.late_pods);
             remove(&mut world, Pod::resource(), &self.late_pods);
             world
         });
@@ -866,6 +870,27 @@ fn want_of(object: &AnyObject) -> Option<Want> {
         });
     }
     None
+}
+
+/// A Job has counted those that have succeeded.
+fn uncount(world: &mut Cow<'_, testing::World>, pods: &[Key]) {
+    for pod in pods {
+        let Some(pod) = world.find::<Pod>(&pod.to_string()) else {
+            continue;
+        };
+        let meta = pod.metadata();
+        let phase = pod.status.as_ref().map_or("", |status| &status.phase);
+        let (Some(owner), "Succeeded") = (meta.controller(), phase) else {
+            continue;
+        };
+        let job = Key::new(meta.namespace.clone(), owner.name.clone()).to_string();
+        if world.find::<Job>(&job).is_some() {
+            world.to_mut().change::<Job>(&job, |job| {
+                let status = job.status.get_or_insert_default();
+                status.succeeded = (status.succeeded - 1).max(0);
+            });
+        }
+    }
 }
 
 fn remove(world: &mut Cow<'_, testing::World>, resource: &'static Resource, keys: &[Key]) {

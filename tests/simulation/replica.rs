@@ -169,6 +169,16 @@ impl Fleet {
             .collect()
     }
 
+    /// Whether a key is quarantined: one that has been in flight at several deaths waits for minutes.
+    pub fn holds_keys_back(&self) -> bool {
+        let shared = self.shared();
+        let mut owned = shared.iter().flat_map(|shared| &shared.table);
+        owned.any(|slot| {
+            let slot = slot.load_full();
+            slot.is_some_and(|slot| slot.stats.quarantined.load(Ordering::Relaxed) > 0)
+        })
+    }
+
     /// Has every owned key examined again.
     pub fn wake_all(&self) {
         for shared in self.shared() {
