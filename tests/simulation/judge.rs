@@ -872,22 +872,24 @@ fn want_of(object: &AnyObject) -> Option<Want> {
     None
 }
 
-/// A Job has counted those that have succeeded.
+/// Takes off a Job's count what late pods have added beyond its completions. One that came after its Job had
+/// them all is not counted.
 fn uncount(world: &mut Cow<'_, testing::World>, pods: &[Key]) {
     for pod in pods {
-        let Some(pod) = world.find::<Pod>(&pod.to_string()) else {
+        let Some(owner) = world.find::<Pod>(&pod.to_string()).and_then(|pod| {
+            let owner = pod.metadata().controller()?;
+            Some(Key::new(pod.metadata().namespace.clone(), owner.name.clone()).to_string())
+        }) else {
             continue;
         };
-        let meta = pod.metadata();
-        let phase = pod.status.as_ref().map_or("", |status| &status.phase);
-        let (Some(owner), "Succeeded") = (meta.controller(), phase) else {
-            continue;
+        let is_beyond = |job: &Job| {
+            let completions = job.spec.as_ref().and_then(|spec| spec.completions);
+            let succeeded = job.status.as_ref().map_or(0, |status| status.succeeded);
+            completions.is_some_and(|wanted| succeeded > wanted)
         };
-        let job = Key::new(meta.namespace.clone(), owner.name.clone()).to_string();
-        if world.find::<Job>(&job).is_some() {
-            world.to_mut().change::<Job>(&job, |job| {
-                let status = job.status.get_or_insert_default();
-                status.succeeded = (status.succeeded - 1).max(0);
+        if world.find::<Job>(&owner).is_some_and(|job| is_beyond(&job)) {
+            world.to_mut().change::<Job>(&owner, |job| {
+                job.status.get_or_insert_default().succeeded -= 1;
             });
         }
     }

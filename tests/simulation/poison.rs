@@ -6,7 +6,7 @@
 //! as its Lease says; there are ever fewer of them; the other ReplicaSets are scaled all along; and once the
 //! key kills no more it is served, and nothing is quarantined.
 
-use std::{rc::Rc, sync::Arc, sync::atomic::Ordering, time::Duration};
+use std::{rc::Rc, sync::Arc, time::Duration};
 
 use controllers_kit::{
     Reader as _,
@@ -212,13 +212,13 @@ impl Director {
             });
         });
         let end = Instant::now() + Duration::from_secs(60);
-        while self.pods(POISON) != 2 || self.quarantined() > 0 {
+        while self.pods(POISON) != 2 || self.fleet.quarantined() > 0 {
             self.pass(&mut restarts).await;
             if Instant::now() > end {
                 return self.violate(format!(
                     "a minute after the key was mended it has {} pods, and {} keys are quarantined",
                     self.pods(POISON),
-                    self.quarantined()
+                    self.fleet.quarantined()
                 ));
             }
         }
@@ -257,17 +257,6 @@ impl Director {
                 .filter(|pod| of(&pod.metadata().name) && !pod.metadata().is_terminating())
                 .count()
         })
-    }
-
-    fn quarantined(&self) -> usize {
-        let shared = self.fleet.shared();
-        let ranges = |shared: &Arc<node::shared::Shared>| -> usize {
-            (0..shared.ranges)
-                .filter_map(|range| shared.slot(range))
-                .map(|slot| slot.stats.quarantined.load(Ordering::Relaxed))
-                .sum()
-        };
-        shared.iter().map(ranges).sum()
     }
 
     fn scale(&mut self) -> i32 {

@@ -169,14 +169,15 @@ impl Fleet {
             .collect()
     }
 
-    /// Whether a key is quarantined: one that has been in flight at several deaths waits for minutes.
-    pub fn holds_keys_back(&self) -> bool {
-        let shared = self.shared();
-        let mut owned = shared.iter().flat_map(|shared| &shared.table);
-        owned.any(|slot| {
-            let slot = slot.load_full();
-            slot.is_some_and(|slot| slot.stats.quarantined.load(Ordering::Relaxed) > 0)
-        })
+    /// How many keys are quarantined: after several deaths with it in flight a key waits for minutes.
+    pub fn quarantined(&self) -> usize {
+        let ranges = |shared: &Arc<Shared>| -> usize {
+            (0..shared.ranges)
+                .filter_map(|range| shared.slot(range))
+                .map(|slot| slot.stats.quarantined.load(Ordering::Relaxed))
+                .sum()
+        };
+        self.shared().iter().map(ranges).sum()
     }
 
     /// Has every owned key examined again.

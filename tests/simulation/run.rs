@@ -468,7 +468,7 @@ impl Director {
                         self.check_rest().await;
                         break;
                     }
-                    if still >= STILL && !self.fleet.holds_keys_back() {
+                    if still >= STILL && self.fleet.quarantined() == 0 {
                         let expected = Arc::clone(expected);
                         self.hub
                             .with(|state| state.violate(another_rest(&expected, &rests[0])));
