@@ -62,17 +62,9 @@ impl Suite {
 
     /// How to start it.
     fn command(&self, manifold: &Path) -> Command {
-        let niced = match self.waits() {
-            true => None,
-            false => which("nice"),
-        };
-        let mut command = match niced {
-            Some(nice) => {
-                let mut command = Command::new(nice);
-                command.args(["-n", "19"]).arg(&self.program);
-                command
-            }
-            None => Command::new(&self.program),
+        let mut command = match self.waits() {
+            true => Command::new(&self.program),
+            false => toolchain::at_lowest_priority(&self.program),
         };
         command
             .current_dir(&self.folder)
@@ -81,13 +73,6 @@ impl Suite {
             .stdout(Stdio::piped());
         command
     }
-}
-
-fn which(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .map(|folder| folder.join(program))
-        .find(|file| file.is_file())
 }
 
 /// Builds every test binary and names them.
