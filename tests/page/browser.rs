@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use harness::toolchain;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -21,12 +22,7 @@ pub(super) fn program() -> Option<PathBuf> {
     if let Some(given) = std::env::var_os("MANIFOLD_CHROMIUM") {
         return Some(PathBuf::from(given));
     }
-    let path = std::env::var_os("PATH")?;
-    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    let files = NAMES
-        .iter()
-        .flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
-    files.into_iter().find(|file| file.is_file())
+    NAMES.iter().find_map(|name| toolchain::on_path(name))
 }
 
 /// One browser with one page. Dropping it ends it.
