@@ -67,15 +67,10 @@ impl Cause {
                 How::Spec
             }
             (Some(_), Some(_)) => How::Status,
-            (None, Some(new)) => {
-                let created = new.metadata().creation_timestamp;
-                match created
-                    .is_some_and(|at| now.as_second() - at.timestamp().as_second() <= FRESH_SECONDS)
-                {
-                    true => How::Created,
-                    false => How::Status,
-                }
-            }
+            (None, Some(new)) => match is_fresh(new, now.as_second()) {
+                true => How::Created,
+                false => How::Status,
+            },
         };
         Some(Self {
             resource,
@@ -120,6 +115,32 @@ impl Cause {
         let trace = owners.root(view, &self.object).trace(now);
         Some(ids::sampled(trace, span))
     }
+}
+
+/// Whether an object was created just now.
+fn is_fresh(object: &AnyObject, now: i64) -> bool {
+    let created = object.metadata().creation_timestamp;
+    created.is_some_and(|at| now - at.timestamp().as_second() <= FRESH_SECONDS)
+}
+
+/// The write of the fleet by which an object came about that no change has shown to its key's owner: it was
+/// in the cache before the range was gained.
+pub(super) fn made_by(
+    object: &AnyObject,
+    owners: &Owners,
+    view: &dyn Reader,
+    now: i64,
+) -> Option<SpanContext> {
+    let meta = object.metadata();
+    let span = is_fresh(object, now).then(|| {
+        span_of(
+            How::Created,
+            object.resource().plural,
+            meta.controller().is_some(),
+            (&meta.uid, meta.resource_version),
+        )
+    })??;
+    Some(ids::sampled(owners.root(view, object).trace(now), span))
 }
 
 /// Which span of the fleet a change may come from; `None` where it is more likely somebody else's write.

@@ -158,12 +158,20 @@ pub struct Reconcile {
     pub is_first: bool,
 }
 
+impl Reconcile {
+    fn causes(&self) -> &[Arc<Cause>] {
+        self.woken.as_ref().map_or(&[], |woken| &woken.causes)
+    }
+}
+
 /// A reconcile under way.
 pub struct Reconciling {
     traces: Arc<Traces>,
     trail: Arc<Trail>,
     what: Reconcile,
     root: Option<cause::Root>,
+    /// What the key is about, as it was found where no change of it was seen.
+    found: Option<AnyObject>,
     /// When the key was queued, and when its reconcile began.
     queued: SystemTime,
     began: SystemTime,
@@ -234,9 +242,10 @@ impl Traces {
             return None;
         }
         let began = SystemTime::now();
-        let root = self
-            .object_of(view, &what)
-            .map(|object| self.owners().root(view, &object));
+        let object = self.object_of(view, &what);
+        let root = object
+            .as_ref()
+            .map(|object| self.owners().root(view, object));
         let trace = match &root {
             Some(root) => root.trace(unix_seconds),
             None => TraceId::from(rand::random::<u128>().max(1)),
@@ -263,6 +272,7 @@ impl Traces {
             traces: Arc::clone(self),
             trail,
             root,
+            found: object.filter(|_| what.is_first && what.causes().is_empty()),
             queued: parked.map_or(last_queued, |parked| parked.queued),
             began,
             what,
@@ -279,9 +289,8 @@ impl Traces {
         if let Some(object) = view.get(primary, &what.key.namespace, &what.key.name) {
             return Some(object);
         }
-        let causes = what.woken.as_ref().map_or(&[][..], |woken| &woken.causes);
         let about = |cause: &Arc<Cause>| cause.is_about(primary, &what.key).cloned();
-        causes.iter().find_map(about)
+        what.causes().iter().find_map(about)
     }
 
     fn is_sampled(&self, trace: TraceId) -> bool {
@@ -396,6 +405,8 @@ impl Reconciling {
                 |cause: &Arc<Cause>| cause.written_by(traces.owners(), view, unix_seconds);
             links.extend(woken.causes.iter().filter_map(written));
         }
+        let made = |object: &AnyObject| cause::made_by(object, traces.owners(), view, unix_seconds);
+        links.extend(self.found.as_ref().and_then(made));
         links.extend(what.link.as_deref().and_then(propagate::extract));
         if what.is_first {
             links.extend(traces.ranges.gained(what.range, what.epoch));

@@ -220,6 +220,46 @@ fn a_deployment_its_replica_set_and_its_pods_are_of_one_trace() {
     );
 }
 
+/// What is left of a rollout when its owner is killed is taken up by the next one, which has seen no change.
+#[test]
+fn the_first_reconcile_in_a_gained_range_follows_from_what_made_its_object() {
+    let traces = start(&[NOWHERE, ("OTEL_TRACES_SAMPLER", "always_on")]);
+    let sets = kubernetes_proto::apps::ReplicaSet::resource();
+    traces.know([Deployment::resource(), sets].into_iter());
+    let web = deployment("web");
+    let set = replica_set("web-1").owned_by(&web);
+    let world = World::at("12:00:00").with(web).with(set);
+    let reader: &dyn Reader = &world;
+    let set = reader.get(sets, "default", "web-1").unwrap();
+    let created = set.metadata().creation_timestamp.unwrap();
+    let created = created.timestamp().as_second();
+    let links = |key: &str, seconds: i64, is_first, primary| {
+        let now = created + seconds;
+        let what = Reconcile {
+            key: Key::new("default", key),
+            primary: Some(primary),
+            is_first,
+            ..of("")
+        };
+        let reconciling = traces.begin(&world, now, what).unwrap();
+        let recorded = reconciling.span(&world, now, SystemTime::now(), &OK);
+        let trace = recorded.links.first().map(SpanContext::trace_id);
+        let written = ids::of_version(&set.metadata().uid, set.metadata().resource_version);
+        assert!(recorded.links.iter().all(|link| link.span_id() == written));
+        trace
+    };
+    let of_web = traces.owners().root(reader, &set).trace(created + 1);
+    assert_eq!(links("web-1", 1, true, sets), Some(of_web));
+    assert_eq!(links("web-1", 1, false, sets), None, "its own timer");
+    assert_eq!(links("web-1", 3600, true, sets), None, "it is old");
+    assert_eq!(
+        links("web", 1, true, Deployment::resource()),
+        None,
+        "a user's"
+    );
+    assert_eq!(links("gone", 1, true, sets), None);
+}
+
 #[test]
 fn nothing_that_has_not_happened_is_a_cause() {
     let nothing = DynChange {
