@@ -305,7 +305,6 @@ impl Scene {
     }
 
     async fn has_panicked(&mut self, index: usize) -> Result<()> {
-        let log = log_of(&self.replicas[index]);
         let replica = std::sync::Mutex::new(&mut self.replicas[index]);
         let status = until("it has aborted", PATIENCE, POLL, || async {
             let mut replica = replica
@@ -314,8 +313,9 @@ impl Scene {
             Ok(replica.exited())
         })
         .await?;
+        let log = log_of(&self.replicas[index]);
         ensure!(
-            !status.success() && log.contains("panicked at"),
+            !status.success() && log.contains("panicked at") && log.contains("backtrace"),
             "{status}; its log:\n{log}"
         );
         Ok(())

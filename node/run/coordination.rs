@@ -6,6 +6,7 @@ use coordinator::{Config, Gone, InFlightMark};
 use node_options::{FleetOptions, PeerTransport};
 
 use crate::{
+    ending,
     lock::{self, Left, Note, Taken},
     termination,
 };
@@ -78,6 +79,7 @@ pub(super) fn coordinator_config(fleet: &FleetOptions) -> Config {
         slow_start_period: fleet.slow_start_period,
         load_aware_placement: fleet.load_aware_placement,
         pod: fleet.pod.clone(),
+        abort: ending::abort,
         interlock: fleet.interlock.clone(),
         expected_replicas: fleet
             .expected_replicas
