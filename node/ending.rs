@@ -17,7 +17,7 @@ use controllers_kit::guard::is_guarded;
 use crate::{actors::host::LateFence, termination};
 
 /// Beyond the time in which the replica's end must come by itself, the process is aborted: a backtrace is
-/// written within this, on a busy machine too.
+/// written within this, on a busy machine too, and whatever becomes of it.
 const GRACE: Duration = Duration::from_secs(5);
 /// Of a thread that others on the machine should not wait for.
 const LOWEST_PRIORITY: i32 = 19;
@@ -45,8 +45,11 @@ pub fn end_process_on_panic(fence: Arc<LateFence>) {
             say(panic);
             termination::add(&panic.to_string());
         }
+        // There is nobody to release the Lease without the thread that renews it.
         let renews = thread::current().name() == Some(coordinator::RENEWAL_THREAD);
-        if renews || !ends(&fence, panic) {
+        let longest = fence.end(panic.to_string()).filter(|_| !renews);
+        let is_bounded = abort_within(longest.unwrap_or_default() + GRACE);
+        if longest.is_none() || !is_bounded {
             abort();
         }
         // A task's runtime catches the panic, and what other tasks of the thread have sent is still answered.
@@ -97,12 +100,8 @@ fn report(panic: &PanicHookInfo<'_>) -> bool {
     started.map(|report| reporting().push(report)).is_ok()
 }
 
-/// Has the replica end, and sees to it that the process does; `false` if nobody would.
-fn ends(fence: &LateFence, panic: &PanicHookInfo<'_>) -> bool {
-    let Some(longest) = fence.end(panic.to_string()) else {
-        return false;
-    };
-    let limit = longest + GRACE;
+/// Sees to it that the process ends; `false` if nobody would.
+fn abort_within(limit: Duration) -> bool {
     let last = thread::Builder::new().name("manifold-end".to_owned());
     let started = last.spawn(move || {
         thread::sleep(limit);
