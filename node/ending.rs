@@ -17,7 +17,7 @@ use controllers_kit::guard::is_guarded;
 use crate::{actors::host::LateFence, termination};
 
 /// Beyond the time in which the replica's end must come by itself, the process is aborted: a backtrace is
-/// written within this, on a busy machine too, and whatever becomes of it.
+/// written within this on a busy machine too.
 const GRACE: Duration = Duration::from_secs(5);
 /// Of a thread that others on the machine should not wait for.
 const LOWEST_PRIORITY: i32 = 19;
@@ -34,7 +34,7 @@ static REPORTING: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
 ///
 /// From that moment on nothing new is sent. The thread that renews the replica Lease waits for the last
 /// answers, releases the Lease, so that others take the ranges at once, and aborts. Before there is a Lease
-/// the process is aborted at once.
+/// the process is aborted once it is written what has panicked.
 pub fn end_process_on_panic(fence: Arc<LateFence>) {
     let say = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
