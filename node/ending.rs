@@ -4,9 +4,7 @@ use std::{
     backtrace::{Backtrace, BacktraceStatus},
     cell::Cell,
     io::{self, Write as _},
-    mem,
-    panic::{self, PanicHookInfo},
-    process,
+    mem, panic, process,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
     time::Duration,
@@ -41,13 +39,14 @@ pub fn end_process_on_panic(fence: Arc<LateFence>) {
         if is_guarded() {
             return; // The guard's caller logs it, with controller and key.
         }
-        if !report(panic) {
+        let what = panic.to_string();
+        if !report(what.clone()) {
             say(panic);
-            termination::add(&panic.to_string());
+            termination::add(&what);
         }
         // There is nobody to release the Lease without the thread that renews it.
         let renews = thread::current().name() == Some(coordinator::RENEWAL_THREAD);
-        let longest = fence.end(panic.to_string()).filter(|_| !renews);
+        let longest = fence.end(what).filter(|_| !renews);
         let is_bounded = abort_within(longest.unwrap_or_default() + GRACE);
         if longest.is_none() || !is_bounded {
             abort();
@@ -78,11 +77,10 @@ fn reporting() -> MutexGuard<'static, Vec<JoinHandle<()>>> {
 /// Has a thread write what has panicked, and where; `false` if there is none. Finding the names of a
 /// backtrace takes a second or more, for which neither the release nor the answers to other tasks of the
 /// thread that panics should wait.
-fn report(panic: &PanicHookInfo<'_>) -> bool {
+fn report(what: String) -> bool {
     let backtrace = Backtrace::capture();
     let thread = thread::current();
     let name = thread.name().unwrap_or("<unnamed>").to_owned();
-    let what = panic.to_string();
     let write = move || {
         // Each under its own lock of stderr: the thread that releases the Lease logs before it does.
         let _closed = writeln!(io::stderr(), "\nthread '{name}' {what}");

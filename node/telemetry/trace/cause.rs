@@ -80,6 +80,17 @@ impl Cause {
         })
     }
 
+    /// The creation of an object that no change has shown to its key's owner: it was in the cache before the
+    /// range was gained. `None` where it was not created just now.
+    pub fn of_found(object: AnyObject, now: i64) -> Option<Self> {
+        is_fresh(&object, now).then(|| Self {
+            resource: object.resource(),
+            object,
+            how: How::Created,
+            at: SystemTime::now(),
+        })
+    }
+
     /// When it was seen.
     pub fn at(&self) -> SystemTime {
         self.at
@@ -121,26 +132,6 @@ impl Cause {
 fn is_fresh(object: &AnyObject, now: i64) -> bool {
     let created = object.metadata().creation_timestamp;
     created.is_some_and(|at| now - at.timestamp().as_second() <= FRESH_SECONDS)
-}
-
-/// The write of the fleet by which an object came about that no change has shown to its key's owner: it was
-/// in the cache before the range was gained.
-pub(super) fn made_by(
-    object: &AnyObject,
-    owners: &Owners,
-    view: &dyn Reader,
-    now: i64,
-) -> Option<SpanContext> {
-    let meta = object.metadata();
-    let span = is_fresh(object, now).then(|| {
-        span_of(
-            How::Created,
-            object.resource().plural,
-            meta.controller().is_some(),
-            (&meta.uid, meta.resource_version),
-        )
-    })??;
-    Some(ids::sampled(owners.root(view, object).trace(now), span))
 }
 
 /// Which span of the fleet a change may come from; `None` where it is more likely somebody else's write.

@@ -170,8 +170,8 @@ pub struct Reconciling {
     trail: Arc<Trail>,
     what: Reconcile,
     root: Option<cause::Root>,
-    /// What the key is about, as it was found where no change of it was seen.
-    found: Option<AnyObject>,
+    /// The creation of what the key is about, where no change of it was seen.
+    found: Option<Cause>,
     /// When the key was queued, and when its reconcile began.
     queued: SystemTime,
     began: SystemTime,
@@ -268,11 +268,12 @@ impl Traces {
             );
         }
         trail.past("queue", last_queued, began);
+        let unseen = object.filter(|_| what.is_first && what.causes().is_empty());
         Some(Reconciling {
             traces: Arc::clone(self),
             trail,
             root,
-            found: object.filter(|_| what.is_first && what.causes().is_empty()),
+            found: unseen.and_then(|object| Cause::of_found(object, unix_seconds)),
             queued: parked.map_or(last_queued, |parked| parked.queued),
             began,
             what,
@@ -391,6 +392,7 @@ impl Reconciling {
             attributes.push(KeyValue::new("root", root.label()));
             attributes.push(KeyValue::new("root.generation", root.generation()));
         }
+        let written = |cause: &Cause| cause.written_by(traces.owners(), view, unix_seconds);
         let mut links = Vec::new();
         if let Some(woken) = &what.woken
             && let Some(first) = woken.causes.first()
@@ -401,12 +403,9 @@ impl Reconciling {
             let seen = self.began.duration_since(first.at()).unwrap_or_default();
             let seen = seen.as_secs_f64() * 1000.0;
             attributes.push(KeyValue::new("woken_by.seen_ms", seen));
-            let written =
-                |cause: &Arc<Cause>| cause.written_by(traces.owners(), view, unix_seconds);
-            links.extend(woken.causes.iter().filter_map(written));
+            links.extend(woken.causes.iter().filter_map(|cause| written(cause)));
         }
-        let made = |object: &AnyObject| cause::made_by(object, traces.owners(), view, unix_seconds);
-        links.extend(self.found.as_ref().and_then(made));
+        links.extend(self.found.as_ref().and_then(written));
         links.extend(what.link.as_deref().and_then(propagate::extract));
         if what.is_first {
             links.extend(traces.ranges.gained(what.range, what.epoch));
