@@ -150,6 +150,8 @@ pub struct Done {
     pub marks: Vec<Mark>,
     /// When it is examined again.
     pub next: Next,
+    /// Whether its plan was dropped and nothing was sent, since what the plan rests on was not proven.
+    pub dropped: bool,
     /// Whether what it counts is proven now.
     pub proven: bool,
     /// Whether the object that the key is about is proven now.
@@ -201,6 +203,7 @@ impl Done {
             waits: None,
             origin: job.origin,
             next: outcome.next,
+            dropped: outcome.dropped,
             proven: outcome.proven,
             head_proven: outcome.head_proven,
             doubtful: outcome.doubtful,
@@ -306,6 +309,7 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
         waits: outcome.waits,
         origin: job.origin,
         next: outcome.next,
+        dropped: outcome.dropped,
         proven: outcome.proven,
         head_proven: outcome.head_proven,
         doubtful: outcome.doubtful,
@@ -345,6 +349,7 @@ fn trace(shared: &Shared, unit: &Unit, job: &mut Job) -> Option<Reconciling> {
 
 struct Attempt {
     next: Next,
+    dropped: bool,
     marks: Vec<Mark>,
     proven: bool,
     head_proven: bool,
@@ -371,6 +376,7 @@ impl Attempt {
     fn ended(next: Next) -> Self {
         Self {
             next,
+            dropped: false,
             marks: Vec::new(),
             proven: false,
             head_proven: false,

@@ -231,6 +231,7 @@ async fn verify(
                 // What was compared is the cache as it is by now: it may have caught up since the plan was
                 // made. The next plan rests on what is proven.
                 attempt.next = Next::Replan;
+                attempt.dropped = true;
                 input.restore(job);
                 return ControlFlow::Break(attempt);
             }
@@ -243,6 +244,7 @@ async fn verify(
                 });
             }
             attempt.next = unproven.next;
+            attempt.dropped = true;
             input.restore(job);
             return ControlFlow::Break(attempt);
         }
@@ -256,6 +258,7 @@ async fn verify(
         });
         if !matches!(&again, Ok(Ok(again)) if again == plan) {
             attempt.next = Next::Replan;
+            attempt.dropped = true;
             return ControlFlow::Break(attempt);
         }
     }

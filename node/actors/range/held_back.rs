@@ -276,13 +276,13 @@ impl Range {
         self.start(lane, taken, Care::Alone, &mut Some(permit), ctx)
     }
 
-    /// A key was reconciled alone.
-    pub(super) fn finished_alone(&mut self, stopped: bool) {
+    /// A key was reconciled alone; only a plan that was carried out shows that nobody dies of it.
+    pub(super) fn finished_alone(&mut self, carried_out: bool) {
         let Some(Alone { place, .. }) = self.alone.take() else {
             return;
         };
         let now = self.now();
-        if stopped {
+        if !carried_out {
             return;
         }
         let (lane, key) = &place;

@@ -46,7 +46,7 @@ pub(super) struct Known {
     pub(super) unhappy: bool,
     /// The trace of the owner before, or of the attempt that this one follows from.
     pub(super) link: Option<Arc<str>>,
-    /// It was reconciled since the range was gained, and nobody died of it.
+    /// A plan of it was carried out since the range was gained, and nobody died of it.
     pub(super) survived: bool,
 }
 

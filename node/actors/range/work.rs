@@ -208,7 +208,10 @@ impl Range {
             failures,
             woken: known.woken.take(),
             link: known.link.take(),
-            is_first: !known.survived,
+            is_first: known
+                .last
+                .as_ref()
+                .is_none_or(|last| matches!(last.next, Next::Stopped(_))),
             origin: known.origin.take(),
             permit: permit.take(),
         };
@@ -245,7 +248,9 @@ impl Range {
         if done.late_write {
             known.late_write_until = now + shared.fence.late_write_max();
         }
-        known.survived |= !matches!(done.next, Next::Stopped(_));
+        let stopped = matches!(done.next, Next::Stopped(_));
+        let carried_out = !stopped && !done.dropped;
+        known.survived |= carried_out;
         known.proven |= done.proven;
         known.head_proven |= done.head_proven;
         let min_sync_interval = unit.controller.descriptor().min_sync_interval;
@@ -262,7 +267,6 @@ impl Range {
                 (done.since, now),
             ));
         }
-        let stopped = matches!(done.next, Next::Stopped(_));
         if !stopped && !matches!(done.next, Next::Now | Next::Replan) {
             known.plan_from = done.since + plan_spacing(min_sync_interval, done.objects);
         }
@@ -300,7 +304,7 @@ impl Range {
 
         let own = |alone: &Alone| alone.place.0 == done.unit && alone.place.1 == done.key;
         if self.alone.as_ref().is_some_and(own) {
-            self.finished_alone(stopped);
+            self.finished_alone(carried_out);
         }
         self.note_attempt(&done, now);
         let part = self.lanes.at(done.unit);
