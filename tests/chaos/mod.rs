@@ -37,7 +37,7 @@ use serde_json::json;
 
 pub use self::fault::Fault;
 use self::member::Member;
-use self::probes::Probes;
+use self::probes::{Probes, Wait, p99};
 use self::relay::Mode;
 use self::storage::Storage;
 use self::strain::Strain;
@@ -120,8 +120,8 @@ impl Settings {
 #[derive(Debug, Default)]
 struct Waits {
     times: usize,
-    hit: Vec<Duration>,
-    others: Vec<Duration>,
+    hit: Vec<Wait>,
+    others: Vec<Wait>,
 }
 
 struct Chaos {
@@ -276,9 +276,12 @@ impl Chaos {
             );
         }
         let (hit, others) = self.probes.waits(since, &ranges);
-        let slowest = |waits: &[Duration]| waits.iter().max().copied().unwrap_or_default();
+        let slowest = |waits: &[Wait]| match waits.iter().max_by_key(|wait| wait.whole) {
+            Some(wait) => format!("{:.0?} (answer {:.0?})", wait.whole, wait.answer),
+            None => "nothing".to_owned(),
+        };
         println!(
-            "chaos: {fault:?}: at most {:.0?} of {} keys hit, {:.0?} of {} others; {}",
+            "chaos: {fault:?}: at most {} of {} keys hit, {} of {} others; {}",
             slowest(&hit),
             hit.len(),
             slowest(&others),
@@ -543,7 +546,7 @@ impl Chaos {
         while begun.elapsed() < CALM_LIMIT {
             tokio::time::sleep(POLL).await;
             let (_, waits) = self.probes.waits(from, &BTreeSet::new());
-            if waits.iter().any(|wait| *wait > most) {
+            if waits.iter().any(|wait| wait.whole > most) {
                 from = Instant::now();
             } else if waits.len() >= CALM_KEYS {
                 return;
@@ -686,12 +689,15 @@ impl Chaos {
     }
 
     /// A line for each kind of fault, and what took longer than promised.
-    fn compare_waits(&mut self, slack: f64) -> (String, Vec<String>) {
+    fn compare_waits(&self, slack: f64) -> (String, Vec<String>) {
         let (mut lines, mut broken) = (Vec::new(), Vec::new());
-        for (fault, waits) in &mut self.waits {
-            let (hit, others) = (p99(&mut waits.hit), p99(&mut waits.others));
+        for (fault, waits) in &self.waits {
+            let whole = |waits: &[Wait]| p99(waits, |wait| wait.whole).unwrap_or_default();
+            let (hit, others) = (whole(&waits.hit), whole(&waits.others));
+            let all = waits.hit.iter().chain(&waits.others);
+            let answers = p99(all, |wait| wait.answer).unwrap_or_default();
             lines.push(format!(
-                "{fault:?} × {}: p99 {hit:.0?} of {} keys hit, {others:.0?} of {} others",
+                "{fault:?} × {}: p99 {hit:.0?} of {} keys hit, {others:.0?} of {} others, of it {answers:.0?} until the API server has answered a touch",
                 waits.times,
                 waits.hit.len(),
                 waits.others.len()
@@ -771,10 +777,4 @@ fn promised(fault: Fault) -> (Option<Duration>, Option<Duration>) {
         | Fault::ApiServerAway
         | Fault::EtcdAway => (None, None),
     }
-}
-
-fn p99(waits: &mut [Duration]) -> Duration {
-    waits.sort_unstable();
-    let at = (waits.len() * 99).div_ceil(100).max(1) - 1;
-    waits.get(at).copied().unwrap_or_default()
 }

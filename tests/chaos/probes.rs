@@ -20,11 +20,48 @@ const TOUCH: Duration = Duration::from_millis(30);
 /// A touch that the server has not answered by then is no touch.
 const ANSWER: Duration = Duration::from_secs(2);
 
+/// A touch that was served, or waits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wait {
+    /// From when it was sent until it was seen to be served.
+    pub(crate) whole: Duration,
+    /// The part of it in which the API server had not answered the touch.
+    pub(crate) answer: Duration,
+}
+
+/// Of one part of these waits; `None` where nobody waited.
+pub(crate) fn p99<'a>(
+    waits: impl IntoIterator<Item = &'a Wait>,
+    part: fn(&Wait) -> Duration,
+) -> Option<Duration> {
+    let mut parts: Vec<Duration> = waits.into_iter().map(part).collect();
+    parts.sort_unstable();
+    let at = (parts.len() * 99).div_ceil(100).max(1) - 1;
+    parts.get(at).copied()
+}
+
+/// A touch that the API server has answered.
+#[derive(Debug, Clone, Copy)]
+struct Touch {
+    generation: i64,
+    sent: Instant,
+    answer: Duration,
+}
+
+impl Touch {
+    fn wait(&self, until: Instant) -> Wait {
+        Wait {
+            whole: until.saturating_duration_since(self.sent),
+            answer: self.answer,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Key {
     served: i64,
-    /// Written and not served: generation, and when it was sent.
-    waiting: Option<(i64, Instant)>,
+    /// Answered and not served.
+    waiting: Option<Touch>,
     /// Sent, and not answered yet.
     sending: bool,
 }
@@ -33,7 +70,7 @@ struct Key {
 struct Book {
     keys: Vec<Key>,
     /// Key, when it was touched, how long it waited.
-    waits: Vec<(usize, Instant, Duration)>,
+    waits: Vec<(usize, Instant, Wait)>,
     turn: i64,
 }
 
@@ -42,12 +79,11 @@ impl Book {
         let Some(key) = self.keys.get_mut(index) else {
             return;
         };
-        if let Some((generation, since)) = key.waiting
-            && generation <= key.served
+        if let Some(touch) = key.waiting
+            && touch.generation <= key.served
         {
             key.waiting = None;
-            self.waits
-                .push((index, since, now.saturating_duration_since(since)));
+            self.waits.push((index, touch.sent, touch.wait(now)));
         }
     }
 }
@@ -149,16 +185,12 @@ impl Probes {
 
     /// Of the touches since a moment: those in these ranges, and the others. Those that still wait count as
     /// they are.
-    pub(crate) fn waits(
-        &self,
-        from: Instant,
-        ranges: &BTreeSet<u16>,
-    ) -> (Vec<Duration>, Vec<Duration>) {
+    pub(crate) fn waits(&self, from: Instant, ranges: &BTreeSet<u16>) -> (Vec<Wait>, Vec<Wait>) {
         let now = Instant::now();
         let book = lock(&self.book);
         let lasting = book.keys.iter().enumerate().filter_map(|(index, key)| {
-            let (_, since) = key.waiting?;
-            Some((index, since, now.saturating_duration_since(since)))
+            let touch = key.waiting?;
+            Some((index, touch.sent, touch.wait(now)))
         });
         let (mut inside, mut outside) = (Vec::new(), Vec::new());
         for (index, begin, wait) in book.waits.iter().copied().chain(lasting) {
@@ -182,7 +214,7 @@ impl Probes {
             .enumerate()
             .filter(|(_, key)| {
                 key.waiting
-                    .is_some_and(|(_, since)| now.saturating_duration_since(since) > longer)
+                    .is_some_and(|touch| touch.wait(now).whole > longer)
             })
             .map(|(index, _)| name(index))
             .collect()
@@ -205,16 +237,20 @@ impl Drop for Probes {
 async fn send(api: Api<Deployment>, book: Arc<Mutex<Book>>, index: usize, turn: i64) {
     // Changes the generation, and no pod.
     let patch = Patch::Merge(json!({"spec": {"progressDeadlineSeconds": 600 + turn}}));
-    let (name, since) = (name(index), Instant::now());
+    let (name, sent) = (name(index), Instant::now());
     let params = PatchParams::default();
     let answer = tokio::time::timeout(ANSWER, api.patch(&name, &params, &patch)).await;
     let mut book = lock(&book);
     let key = &mut book.keys[index];
     key.sending = false;
     if let Ok(Ok(written)) = answer {
-        let generation = written.metadata.generation.unwrap_or_default();
-        key.waiting = Some((generation, since));
+        let now = Instant::now();
+        key.waiting = Some(Touch {
+            generation: written.metadata.generation.unwrap_or_default(),
+            sent,
+            answer: now.saturating_duration_since(sent),
+        });
         // Its being served may have been seen before this answer.
-        book.serve(index, Instant::now());
+        book.serve(index, now);
     }
 }

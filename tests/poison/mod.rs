@@ -14,7 +14,7 @@ use kube::api::DeleteParams;
 use serde_json::json;
 
 use self::objects::{Poison, poisons};
-use crate::chaos::probes::Probes;
+use crate::chaos::probes::{Probes, Wait, p99};
 use crate::support::{PATIENCE, POLL, alone, fleet};
 
 const RANGES: u16 = 256;
@@ -41,10 +41,8 @@ async fn memory(replica: &Replica) -> Result<f64> {
         .context("no process_resident_memory_bytes")
 }
 
-fn p99(waits: &mut [Duration]) -> Result<Duration> {
-    waits.sort_unstable();
-    let index = (waits.len() * 99).div_ceil(100).max(1) - 1;
-    waits.get(index).copied().context("no key was touched")
+fn slow(waits: &[Wait]) -> Result<Duration> {
+    p99(waits, |wait| wait.whole).context("no key was touched")
 }
 
 async fn create(control_plane: &ControlPlane, namespace: &str, poison: &Poison) -> Result<()> {
@@ -122,12 +120,12 @@ fn no_object_kills_a_replica_or_holds_up_other_keys() {
                     .check()
                     .with_context(|| format!("{} killed {}", poison.name, replica.name()))?;
             }
-            let (_, mut waits) = probes.waits(since, &BTreeSet::new());
+            let (_, waits) = probes.waits(since, &BTreeSet::new());
             println!(
                 "poison: {}: {} touches of other keys, p99 {:.0?}",
                 poison.name,
                 waits.len(),
-                p99(&mut waits)?
+                slow(&waits)?
             );
         }
         tokio::time::sleep(OBSERVED_AT_THE_END).await;
@@ -143,8 +141,8 @@ fn no_object_kills_a_replica_or_holds_up_other_keys() {
                 growth / 1e6
             );
         }
-        let (_, mut waits) = probes.waits(began, &BTreeSet::new());
-        let all = p99(&mut waits)?;
+        let (_, waits) = probes.waits(began, &BTreeSet::new());
+        let all = slow(&waits)?;
         println!(
             "poison: {} objects, {} touches of other keys, p99 {all:.0?}; a replica grew by at most {:.0} MB",
             poisons()
