@@ -83,7 +83,14 @@ async fn steps(shared: &Arc<Shared>, job: &mut Job) -> ControlFlow<Attempt, Atte
         attempt.next = shadowed(shadow, &mut input, job, &plan, attempt.next);
         return ControlFlow::Break(attempt);
     }
-    let attempt = verify(&mut input, job, (&plan, by), lagging, attempt).await?;
+    // What ends here has sent nothing.
+    let dropped = |attempt| Attempt {
+        dropped: true,
+        ..attempt
+    };
+    let attempt = verify(&mut input, job, (&plan, by), lagging, attempt)
+        .await
+        .map_break(dropped)?;
     ControlFlow::Continue(apply(&input, job, &plan, attempt).await)
 }
 
@@ -231,7 +238,6 @@ async fn verify(
                 // What was compared is the cache as it is by now: it may have caught up since the plan was
                 // made. The next plan rests on what is proven.
                 attempt.next = Next::Replan;
-                attempt.dropped = true;
                 input.restore(job);
                 return ControlFlow::Break(attempt);
             }
@@ -244,7 +250,6 @@ async fn verify(
                 });
             }
             attempt.next = unproven.next;
-            attempt.dropped = true;
             input.restore(job);
             return ControlFlow::Break(attempt);
         }
@@ -258,7 +263,6 @@ async fn verify(
         });
         if !matches!(&again, Ok(Ok(again)) if again == plan) {
             attempt.next = Next::Replan;
-            attempt.dropped = true;
             return ControlFlow::Break(attempt);
         }
     }
