@@ -205,6 +205,8 @@ pub struct Interlock {
     vouched: Option<String>,
     /// The newest renewal is this replica's, started then.
     duty: Option<Time>,
+    /// When this replica has tried to write last.
+    tried: Option<Time>,
     /// A write had no clear end, or lost.
     must_read: bool,
     /// The last renewal of this term had no clear end, or lost.
@@ -230,6 +232,7 @@ impl Interlock {
             member: None,
             vouched: None,
             duty: None,
+            tried: None,
             must_read: false,
             retries: false,
             slow_renewals: 0,
@@ -314,6 +317,8 @@ impl Interlock {
         // Over is over: only a renewal that is seen later opens it again.
         if self.open_until().is_some_and(|until| until <= now) {
             self.landed = None;
+            // What others have renewed meanwhile is seen by a read.
+            self.next_at = self.next_at.min(now);
         }
         let mut fresh = false;
         match input {
@@ -363,6 +368,9 @@ impl Interlock {
                     if !is_held {
                         // It is taken after a read alone.
                         self.next_at = now;
+                    } else if self.is_shut(now) {
+                        // So is it renewed by who only follows.
+                        self.next_at = self.may_retry_at().max(now);
                     } else if self.only_follows() {
                         self.next_at = now + self.patience();
                     }
@@ -433,6 +441,20 @@ impl Interlock {
         let vouches = self.member.is_some() && self.vouched != self.member;
         let renews = self.duty.is_some() || (vouches && self.ours().is_some());
         self.leaving == Leaving::No && !self.must_read && !renews
+    }
+
+    /// Whether the fleet holds the Lease and this replica, which could renew it, may not write all the same:
+    /// it can't date the newest renewal. A renewal of before an outage may be executed after it, and who
+    /// started it may have ended; nobody is bound to renew soon then.
+    fn is_shut(&self, now: Time) -> bool {
+        let follows = self.member.is_some() && self.leaving == Leaving::No;
+        let is_open = self.open_until().is_some_and(|until| now < until);
+        follows && self.ours().is_some() && !is_open && !broken!(WaitsForAnother)
+    }
+
+    /// No sooner does a replica whose hold is closed write: a Lease that was edited may open none at all.
+    fn may_retry_at(&self) -> Time {
+        self.tried.map_or(Time::ZERO, |tried| tried + self.poll())
     }
 
     /// Whether a record is newer than all that was seen; nothing is before the first read.
@@ -545,10 +567,11 @@ impl Interlock {
             let due = self
                 .duty
                 .is_some_and(|renewed| now >= renewed + self.config.retry_period);
-            let overdue = fresh && now >= seen.since + self.patience();
+            let shut = self.is_shut(now) && now >= self.may_retry_at();
+            let overdue = fresh && (shut || now >= seen.since + self.patience());
             if member && (vouches || due || overdue) {
                 self.slow_renewals += u64::from(self.retries);
-                return self.write(HoldWrite::Renew);
+                return self.write(now, HoldWrite::Renew);
             }
             if let Some(renewed) = self.duty.filter(|_| member) {
                 self.next_at = renewed + self.config.retry_period;
@@ -566,13 +589,14 @@ impl Interlock {
                 _ => true,
             };
             if fresh && member && (over || broken!(TakesFromTheLiving)) {
-                return self.write(HoldWrite::Acquire);
+                return self.write(now, HoldWrite::Acquire);
             }
         }
         (!fresh).then_some(InterlockEffect::Read)
     }
 
-    fn write(&mut self, what: HoldWrite) -> Option<InterlockEffect> {
+    fn write(&mut self, now: Time, what: HoldWrite) -> Option<InterlockEffect> {
+        self.tried = Some(now);
         self.writing = Some((what, self.member.clone()));
         let before = self.seen.as_ref().and_then(|seen| seen.record.clone());
         Some(InterlockEffect::Write { what, before })
@@ -591,8 +615,8 @@ impl Interlock {
             return None;
         };
         match self.leaving {
-            Leaving::Alone(read) if read == version => self.write(HoldWrite::Release),
-            _ if broken!(ReleasesUncounted) => self.write(HoldWrite::Release),
+            Leaving::Alone(read) if read == version => self.write(now, HoldWrite::Release),
+            _ if broken!(ReleasesUncounted) => self.write(now, HoldWrite::Release),
             _ => Some(InterlockEffect::CountMembers),
         }
     }

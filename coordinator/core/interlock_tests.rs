@@ -306,6 +306,107 @@ fn a_renewal_is_slow_where_the_one_before_was_lost_or_had_no_clear_end() {
     assert_eq!(replica.hold(3.2).slow_renewals, 0);
 }
 
+/// Another replica renewed at 3 s; etcd was away from then on, executed that renewal after 14 s, and the one
+/// that had started it has ended.
+#[test]
+fn a_renewal_of_before_an_outage_is_followed_by_one_that_can_be_dated() {
+    let late = || record(9, Some(IDENTITY), 103);
+    let after_an_outage = || {
+        let mut replica = holding();
+        let renew = replica.step(3.0, InterlockInput::Tick);
+        assert!(writes(HoldWrite::Renew)(&renew), "{renew:?}");
+        let (started, result) = (s(3.0), Written::Unknown);
+        replica.step(5.0, InterlockInput::Written { started, result });
+        for at in 5..14 {
+            let (started, result) = (Duration::from_secs(at), Err(NoAnswer));
+            let again = replica.0.step(
+                started + Duration::from_secs(1),
+                InterlockInput::Read { started, result },
+            );
+            assert_eq!(again, Some(InterlockEffect::Read), "at {at}");
+        }
+        assert_eq!(replica.open_until(14.0), None);
+        replica
+    };
+    let mut reads = after_an_outage();
+    let renew = reads.read(14.0, 14.1, Some(late()));
+    assert!(writes(HoldWrite::Renew)(&renew), "{renew:?}");
+    reads.wrote(14.1, 14.2, record(10, Some(IDENTITY), 114));
+    assert_eq!(reads.open_until(14.2), Some(s(24.1)));
+
+    // Another was faster: that renewal can be dated, and is enough.
+    let mut loses = after_an_outage();
+    loses.read(14.0, 14.1, Some(late()));
+    let (started, result) = (s(14.1), Written::Conflict(None));
+    let read = loses.step(14.2, InterlockInput::Written { started, result });
+    assert_eq!(read, Some(InterlockEffect::Read));
+    let nothing = loses.read(14.2, 14.3, Some(record(10, Some(IDENTITY), 114)));
+    assert_eq!(nothing, None);
+    assert_eq!(loses.open_until(14.3), Some(s(24.0)));
+
+    // A watch brings it, too early for its age to be known.
+    let mut watches = after_an_outage();
+    let (record, after) = (late(), Some(s(2.0)));
+    watches.step(14.1, InterlockInput::Watched { record, after });
+    let renew = watches.read(14.0, 14.2, Some(late()));
+    assert!(writes(HoldWrite::Renew)(&renew), "{renew:?}");
+}
+
+#[test]
+fn a_hold_that_closes_by_time_alone_is_opened_again_at_once() {
+    // It follows one whose last renewal it has seen at 2.3 s.
+    let mut replica = holding();
+    replica.step(3.0, InterlockInput::Tick);
+    let (started, result) = (s(3.0), Written::Conflict(None));
+    replica.step(3.1, InterlockInput::Written { started, result });
+    assert_eq!(
+        replica.read(3.1, 3.2, Some(record(9, Some(IDENTITY), 103))),
+        None
+    );
+    // Touched so often that the watch leaves it no time to read: no renewal.
+    for at in 4..11 {
+        let record = record(u64::try_from(at + 6).unwrap(), Some(IDENTITY), 103);
+        let after = None;
+        let effect = replica.step(f64::from(at), InterlockInput::Watched { record, after });
+        assert_eq!(effect, None, "at {at}");
+    }
+    assert_eq!(replica.open_until(10.9), Some(s(11.0)));
+    assert_eq!(
+        replica.step(11.0, InterlockInput::Tick),
+        Some(InterlockEffect::Read)
+    );
+    let renew = replica.read(11.0, 11.1, Some(record(16, Some(IDENTITY), 103)));
+    assert!(writes(HoldWrite::Renew)(&renew), "{renew:?}");
+}
+
+/// A Lease that opens no hold, as one that was edited: it is renewed, and not without end.
+#[test]
+fn a_lease_that_opens_no_hold_is_renewed_a_period_apart() {
+    let edited = |version| Record {
+        duration: Duration::from_secs(1),
+        ..record(version, Some(IDENTITY), i64::try_from(version).unwrap())
+    };
+    let mut replica = holding();
+    let (mut at, mut written) = (2.0, Vec::new());
+    for version in 20..40 {
+        let after = Some(s(at));
+        let record = edited(version);
+        let mut effect = replica.step(at, InterlockInput::Watched { record, after });
+        if effect == Some(InterlockEffect::Read) {
+            effect = replica.read(at, at + 0.01, Some(edited(version)));
+        }
+        if writes(HoldWrite::Renew)(&effect) {
+            written.push(at);
+            let (started, result) = (s(at + 0.01), Written::Conflict(None));
+            let read = replica.step(at + 0.02, InterlockInput::Written { started, result });
+            assert_eq!(read, Some(InterlockEffect::Read));
+            replica.read(at + 0.02, at + 0.03, Some(edited(version)));
+        }
+        at += 0.1;
+    }
+    assert_eq!(written.len(), 2, "{written:?}");
+}
+
 #[test]
 fn another_holder_closes_a_hold_at_once_and_the_next_term_is_another() {
     for found in [
@@ -475,6 +576,9 @@ const FAULTS: Time = Duration::from_secs(150);
 const REST: Time = Duration::from_secs(60);
 /// A replica Lease that is not renewed names its holder so long at least.
 const REPLICA_LEASE: Time = Duration::from_secs(5);
+/// So long after a fault a hold of the fleet's Lease is open again, however the renewals of before it ended:
+/// less than who follows waits for the next renewal of another.
+const REOPENS: Time = Duration::from_millis(2_900);
 
 /// A small generator: the same numbers for the same seed.
 struct Dice(u64);
@@ -510,9 +614,21 @@ struct Server {
     /// What watches bring: each state of the Lease, and since when.
     log: Vec<(Time, Record)>,
     now: Time,
+    /// Writes that nobody waits for any more: when each is executed, and what it replaces.
+    late: Vec<(Time, Option<u64>, Record)>,
 }
 
 impl Server {
+    fn execute_late_writes(&mut self) {
+        let (due, later) = std::mem::take(&mut self.late)
+            .into_iter()
+            .partition(|(at, ..)| self.now >= self.down_until.max(*at));
+        self.late = later;
+        for (_, before, record) in due {
+            self.swap(before, record);
+        }
+    }
+
     fn store(&mut self, record: Record) -> Record {
         self.version += 1;
         let stored = Record {
@@ -737,6 +853,8 @@ struct World {
     candidate: Candidate,
     faults: bool,
     story: Vec<String>,
+    /// Since when, faults being over, the fleet holds the Lease and a member has no open hold.
+    shut: Vec<Option<Time>>,
 }
 
 impl World {
@@ -767,6 +885,7 @@ impl World {
             },
             faults: true,
             story: Vec::new(),
+            shut: Vec::new(),
         }
     }
 
@@ -784,6 +903,7 @@ impl World {
             .filter(|member| now < member.counted_until)
             .count();
         self.server.now = now;
+        self.server.execute_late_writes();
         for member in &mut self.members {
             member
                 .watch
@@ -854,6 +974,17 @@ impl World {
                 && let Some(request) = member.request.take()
             {
                 let started = request.started + member.ahead;
+                if let (InterlockEffect::Write { what, before }, None) =
+                    (&request.what, &request.answer)
+                    && self.dice.one_in(2)
+                {
+                    let took = i64::try_from((now - request.started).as_micros()).unwrap();
+                    let wall = member.wall - took;
+                    let record = member.machine.record(*what, before.as_ref(), wall);
+                    let version = before.as_ref().map(|before| before.version);
+                    let at = now + self.dice.ms(0, 3_000);
+                    self.server.late.push((at, version, record));
+                }
                 inputs.push(match (request.what, request.answer) {
                     (InterlockEffect::Read, Some(Answer::Read(record))) => InterlockInput::Read {
                         started,
@@ -1104,6 +1235,31 @@ impl World {
         }
     }
 
+    /// Once faults are over, a member of the fleet that holds the Lease soon has an open hold.
+    fn judge_service(&mut self) -> Result<(), String> {
+        let now = self.now;
+        let lease = self.server.lease.as_ref();
+        let is_held = lease.is_some_and(|lease| lease.holder.as_deref() == Some(IDENTITY));
+        self.shut.resize(self.members.len(), None);
+        let mut late = None;
+        for (at, (member, shut)) in self.members.iter().zip(&mut self.shut).enumerate() {
+            let is_member = member.joins_at.is_none() && member.counted_until == Time::MAX;
+            let hold = member.machine.hold(now + member.ahead);
+            let is_shut = member.alive && is_member && is_held && hold.open_until.is_none();
+            *shut = is_shut.then_some(shut.unwrap_or(now));
+            if shut.is_some_and(|since| now >= since + REOPENS) {
+                late = Some(at);
+            }
+        }
+        match late {
+            Some(at) => {
+                self.say(&format!("SHUT: member {at} may not write for {REOPENS:?}"));
+                Err(self.story.join("\n"))
+            }
+            None => Ok(()),
+        }
+    }
+
     fn step(&mut self) -> Result<(), String> {
         self.now += STEP;
         if self.faults && self.dice.one_in(100) {
@@ -1130,6 +1286,7 @@ impl World {
         let end = world.now + REST;
         while world.now < end {
             world.step()?;
+            world.judge_service()?;
         }
         let now = world.now;
         let fleet: Vec<bool> = world
@@ -1179,7 +1336,7 @@ fn a_hold_that_is_kept_wrongly_is_caught() {
             mutation::set(None);
             continue;
         }
-        match hunt(Some(*mutant), 2_000) {
+        match hunt(Some(*mutant), 20_000) {
             Some((seed, _)) => eprintln!("{mutant:?}: seed {seed}"),
             None => panic!("{mutant:?} survives"),
         }

@@ -131,6 +131,8 @@ mutations! {
     TakesFromTheLiving,
     /// A replica that leaves releases the Lease without counting the others.
     ReleasesUncounted,
+    /// A replica that can't date what others have renewed waits for their next renewal.
+    WaitsForAnother,
     /// A replica that sees nothing counts as a member.
     StaleCounts,
     /// Who is no member hands nothing over, a stale one neither.
@@ -197,6 +199,7 @@ impl Mutation {
         Self::BelievesOldEvents,
         Self::TakesFromTheLiving,
         Self::ReleasesUncounted,
+        Self::WaitsForAnother,
     ];
 }
 
