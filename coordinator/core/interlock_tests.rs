@@ -354,7 +354,7 @@ fn a_renewal_of_before_an_outage_is_followed_by_one_that_can_be_dated() {
 
 #[test]
 fn a_hold_that_closes_by_time_alone_is_opened_again_at_once() {
-    // It follows one whose last renewal it has seen at 2.3 s.
+    // Its renewal lost to that of another, which it follows from then on.
     let mut replica = holding();
     replica.step(3.0, InterlockInput::Tick);
     let (started, result) = (s(3.0), Written::Conflict(None));
@@ -894,6 +894,12 @@ impl World {
             .push(format!("{:.2} {what}", self.now.as_secs_f64()));
     }
 
+    /// The run ends badly: its whole story.
+    fn fails(&mut self, what: &str) -> Result<(), String> {
+        self.say(what);
+        Err(self.story.join("\n"))
+    }
+
     fn execute_reads_and_writes(&mut self) {
         let now = self.now;
         let up = now >= self.server.down_until;
@@ -1225,12 +1231,9 @@ impl World {
             }
         }
         match two {
-            Some(at) => {
-                self.say(&format!(
-                    "TWO: member {at} may write while the candidate leads"
-                ));
-                Err(self.story.join("\n"))
-            }
+            Some(at) => self.fails(&format!(
+                "TWO: member {at} may write while the candidate leads"
+            )),
             None => Ok(()),
         }
     }
@@ -1252,10 +1255,7 @@ impl World {
             }
         }
         match late {
-            Some(at) => {
-                self.say(&format!("SHUT: member {at} may not write for {REOPENS:?}"));
-                Err(self.story.join("\n"))
-            }
+            Some(at) => self.fails(&format!("SHUT: member {at} may not write for {REOPENS:?}")),
             None => Ok(()),
         }
     }
@@ -1301,8 +1301,7 @@ impl World {
         if leads || fleet_works || nobody {
             Ok(())
         } else {
-            world.say(&format!("nobody works: {fleet:?}"));
-            Err(world.story.join("\n"))
+            world.fails(&format!("nobody works: {fleet:?}"))
         }
     }
 }
