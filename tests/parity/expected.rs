@@ -227,6 +227,16 @@ pub(crate) const EXPECTED: &[Expectation] = &[
         },
     },
     Expectation {
+        name: "an attachment names its volume",
+        reason: "An attachment that no pod wants any more is deleted after a restart too: of an in-line volume, and of \
+            a PersistentVolume that is gone, by the annotation manifold.dev/volume that attachments are created with.",
+        by_chance: false,
+        fits: |one| {
+            one.object.starts_with("VolumeAttachment ")
+                && is_in_annotation(one, "manifold.dev/volume")
+        },
+    },
+    Expectation {
         name: "why a volume is not attached is reported once",
         reason: "An attachment that no pod wants any more is deleted while it is still being attached, and failures are \
                  reported when their reason begins, not at each try.",
@@ -387,14 +397,15 @@ fn is_less(one: &Difference) -> bool {
 
 /// In the annotation by which endpoints say when their pods changed.
 fn is_trigger_time(one: &Difference) -> bool {
-    const ANNOTATION: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+    is_in_annotation(one, "endpoints.kubernetes.io/last-change-trigger-time")
+}
+
+/// In this annotation, or in all of them, of which it is one.
+fn is_in_annotation(one: &Difference, annotation: &str) -> bool {
     let (annotations, fields) = ("/metadata/annotations", "/f:metadata/f:annotations");
     let whole = one.path == annotations || one.path.ends_with(fields);
-    one.path.ends_with(ANNOTATION)
-        || whole
-            && [&one.theirs, &one.ours]
-                .iter()
-                .any(|text| text.contains(ANNOTATION))
+    let texts = [&one.theirs, &one.ours];
+    one.path.ends_with(annotation) || whole && texts.iter().any(|text| text.contains(annotation))
 }
 
 /// In the status, or in who has last written which of its fields.

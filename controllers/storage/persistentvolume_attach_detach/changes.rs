@@ -19,7 +19,9 @@ use super::{
     AttachDetach, FORCED, IN_USE, Memory, Note, OPERATION, OUT_OF_SERVICE, SECONDS, TOTAL, UNMOUNT,
     is_managed, is_out_of_service, is_ready,
     places::{self, Place},
-    volumes::{BY_NODE, BY_VOLUME, Spec, Unique, ephemeral_drivers, of_persistent, plugin_of},
+    volumes::{
+        BY_NODE, BY_VOLUME, Spec, Unique, ephemeral_drivers, of_persistent, plugin_of, set_name,
+    },
 };
 
 const FAILED: &str = "FailedAttachVolume";
@@ -709,6 +711,7 @@ impl<'a> Changes<'a> {
             ..VolumeAttachment::default()
         };
         attachment.metadata_mut().name = name.as_str().into();
+        set_name(&mut attachment, self.unique);
         self.plan.create(&attachment);
     }
 

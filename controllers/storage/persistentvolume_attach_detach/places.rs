@@ -15,7 +15,7 @@ use kubernetes_proto::{
 use crate::claims;
 
 use super::volumes::{
-    BY_IN_LINE, BY_NODE, BY_SOURCE, BY_VOLUME, Spec, Unique, Wanted, attachments_by_source, wanted,
+    BY_IN_LINE, BY_NODE, BY_SOURCE, BY_VOLUME, Spec, Unique, Wanted, persistent_name, wanted,
 };
 
 /// A volume on one node.
@@ -88,8 +88,8 @@ pub(super) fn is_attachable(unique: &Unique, reader: &dyn Reader) -> bool {
     spec.and_then(|spec| spec.attach_required) != Some(false)
 }
 
-/// Every node that has a volume, or should. Attachments to `remembered` nodes are found even if their
-/// PersistentVolume is gone.
+/// Every node that has a volume, or should. Attachments whose PersistentVolume is gone are found if they name
+/// the volume themselves, or lead to a `remembered` node.
 pub(super) fn of<'m>(
     unique: &Unique,
     seen: &Snapshot<'_>,
@@ -109,20 +109,19 @@ pub(super) fn of<'m>(
     for node in remembered.filter(|node| own(node).is_some()) {
         places.entry(node.clone()).or_default();
     }
-    // The PersistentVolumes that stand for it: those that there are, and those that attachments of listed
-    // and remembered nodes name.
+    let naming = seen.indexed::<VolumeAttachment>(BY_SOURCE, &unique.text);
+    for spec in naming.iter().filter_map(|one| one.spec.as_ref()) {
+        places.entry(spec.node_name.clone()).or_default();
+    }
+    // The PersistentVolumes that stand for it: those that there are, and those that attachments to these
+    // nodes name.
     let mut names: BTreeSet<String> = seen
         .indexed::<PersistentVolume>(BY_VOLUME, &unique.text)
         .iter()
         .map(|pv| Object::metadata(&**pv).name.to_string())
         .collect();
     for attachment in places.keys().filter_map(|node| own(node)) {
-        let sources = attachments_by_source(&attachment).into_iter();
-        names.extend(
-            sources
-                .filter(|name| !name.contains('/'))
-                .map(|name| name.to_string()),
-        );
+        names.extend(persistent_name(&attachment).map(str::to_owned));
     }
     let sources = names
         .iter()

@@ -160,6 +160,12 @@ fn a_pod_gets_its_volume_attached_then_listed() {
     );
     world.apply(&plan).expect_success();
     assert_eq!(planned(&world), [""; 0], "the driver is at work");
+    let name = Unique::parse(V).unwrap().attachment("a").unwrap();
+    let created = world.get::<VolumeAttachment>(&name);
+    assert_eq!(
+        Object::metadata(&*created).annotation("manifold.dev/volume"),
+        Some(V)
+    );
     world.put(attachment("a", true));
     let plan = world.plan::<AttachDetach>(KEY);
     assert_eq!(verbs(&plan, &world), ["patch nodes/a/status"]);
@@ -733,6 +739,105 @@ fn a_detach_continues_when_the_persistent_volume_is_gone() {
     world.delete::<PersistentVolume>("pv");
     let plan = world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
     assert_eq!(verbs(&plan, &world), ["delete volumeattachments/to-a"]);
+}
+
+fn naming(mut attachment: VolumeAttachment, volume: &str) -> VolumeAttachment {
+    let meta = attachment.metadata_mut();
+    meta.set_annotation("manifold.dev/volume", volume);
+    attachment
+}
+
+fn woken_by_attachment(world: &World) -> Vec<String> {
+    let name = Unique::parse(V).unwrap().attachment("a").unwrap();
+    let attachment = world.find_any(VolumeAttachment::resource(), &name).unwrap();
+    world.woken::<AttachDetach>(None, Some(&attachment))
+}
+
+#[test]
+fn an_attachment_that_names_its_volume_is_deleted_when_nothing_else_names_it() {
+    let own = attachment("a", false);
+    for (what, attachment, found) in [
+        ("its own volume", naming(own.clone(), V), true),
+        ("none", own.clone(), false),
+        (
+            "another volume",
+            naming(own.clone(), "kubernetes.io/csi/d^i"),
+            false,
+        ),
+        ("no volume", naming(own, "d^h"), false),
+    ] {
+        let mut world = world(ONCE).with(kept_node("a", &[], &[])).with(attachment);
+        world.delete::<PersistentVolume>("pv");
+        world.delete::<PersistentVolumeClaim>("data");
+        let woken = woken_by_attachment(&world);
+        let (deleted, wakes): (&[&str], &[&str]) = match found {
+            true => (&["delete volumeattachments/to-a"], &[KEY]),
+            false => (&[], &[]),
+        };
+        assert_eq!(planned(&world), deleted, "{what}");
+        assert_eq!(woken, wakes, "{what}");
+    }
+}
+
+#[test]
+fn a_pod_keeps_what_is_attached_for_it_though_its_volume_is_gone() {
+    let mut world = world(ONCE)
+        .with(kept_node("a", &[], &[]))
+        .with(user("web", "a"))
+        .with(naming(attachment("a", true), V));
+    world.delete::<PersistentVolume>("pv");
+    assert_eq!(planned(&world), [""; 0]);
+    let pod = world.find_any(Pod::resource(), "default/web").unwrap();
+    world.delete::<Pod>("default/web");
+    assert_eq!(world.woken::<AttachDetach>(Some(&pod), None), [KEY]);
+    assert_eq!(planned(&world), ["delete volumeattachments/to-a"]);
+}
+
+#[test]
+fn an_attachment_of_a_volume_with_another_s_name_goes_by_its_own() {
+    let other: PersistentVolume = read(json!({
+        "metadata": {"name": "pv"},
+        "spec": {
+            "persistentVolumeSource": {"csi": {"driver": "d", "volumeHandle": "i"}},
+            "accessModes": ONCE,
+            "claimRef": {"namespace": "default", "name": "data", "uid": "claim-uid"},
+        },
+    }));
+    let mut world = world(ONCE)
+        .with(kept_node("a", &[], &[]))
+        .with(naming(attachment("a", true), V));
+    world.put(other);
+    assert_eq!(
+        woken_by_attachment(&world),
+        [KEY, "volume/kubernetes.io/csi/d^i"]
+    );
+    assert_eq!(planned(&world), ["delete volumeattachments/to-a"]);
+}
+
+#[test]
+fn an_attachment_does_not_name_a_volume_of_a_boundless_handle() {
+    let handle = "h".repeat(5000);
+    let pv: PersistentVolume = read(json!({
+        "metadata": {"name": "pv"},
+        "spec": {
+            "persistentVolumeSource": {"csi": {"driver": "d", "volumeHandle": handle}},
+            "accessModes": ONCE,
+            "claimRef": {"namespace": "default", "name": "data", "uid": "claim-uid"},
+        },
+    }));
+    let mut world = world(ONCE)
+        .with(kept_node("a", &[], &[]))
+        .with(user("web", "a"));
+    world.put(pv);
+    let unique = format!("kubernetes.io/csi/d^{handle}");
+    let plan = world.plan::<AttachDetach>(&format!("volume/{unique}"));
+    world.apply(&plan).expect_success();
+    let name = Unique::parse(&unique).unwrap().attachment("a").unwrap();
+    let created = world.get::<VolumeAttachment>(&name);
+    assert_eq!(
+        Object::metadata(&*created).annotation("manifold.dev/volume"),
+        None
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What a volume is called wherever it is attached, and which pods want which.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use controllers_kit::{Key, Reader, Str, cast};
 use kubernetes_proto::{
@@ -19,6 +19,13 @@ use crate::{
     claims,
     translation::{self, Translated},
 };
+
+/// The annotation of an attachment that names its volume. The attachment's own name is a hash, and the
+/// PersistentVolume in its specification may go before the attachment: then nothing else says what is
+/// attached, and an owner that has not created the attachment could not find it.
+const NAMED: &str = "manifold.dev/volume";
+/// Unique names of more bytes are not written to it: CSI allows handles of 128 bytes, the API server any.
+const NAMED_MAX: usize = 4096;
 
 const CSI: &str = "kubernetes.io/csi";
 const FC: &str = "kubernetes.io/fc";
@@ -259,7 +266,8 @@ pub(super) const BY_IN_LINE: &str = "attach-detach-pods-by-volume";
 pub(super) const BY_NODE: &str = "attach-detach-by-node";
 /// PersistentVolumes and nodes by unique name; claims by the volume that they name.
 pub(super) const BY_VOLUME: &str = "attach-detach-by-volume";
-/// VolumeAttachments by what they attach: a PersistentVolume's name, or the unique name of an in-line volume.
+/// VolumeAttachments by what they attach: a PersistentVolume's name, and the unique name, where it is known
+/// without one.
 pub(super) const BY_SOURCE: &str = "attach-detach-by-source";
 
 pub(super) fn pods_by_in_line(pod: &Pod) -> Vec<Str> {
@@ -307,32 +315,59 @@ pub(super) fn attachments_by_node(attachment: &VolumeAttachment) -> Vec<Str> {
     spec.map(|spec| spec.node_name.as_str().into()).collect()
 }
 
-pub(super) fn attachments_by_source(attachment: &VolumeAttachment) -> Vec<Str> {
-    let source = attachment
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.source.as_ref());
-    let name = source.and_then(|source| source.persistent_volume_name.as_deref());
-    let in_line = source
-        .and_then(|source| source.inline_volume_spec.as_ref())
-        .and_then(|spec| spec.persistent_volume_source.as_ref())
-        .and_then(|source| source.csi.as_ref())
-        .map(|csi| Unique::of_csi(&csi.driver, &csi.volume_handle).text);
-    name.map(Str::from)
-        .into_iter()
-        .chain(in_line.map(|text| Str::from(text.as_str())))
-        .collect()
+/// Names the volume of an attachment that is about to be created, for [`named`].
+pub(super) fn set_name(attachment: &mut VolumeAttachment, unique: &Unique) {
+    if unique.text.len() <= NAMED_MAX {
+        attachment
+            .metadata_mut()
+            .set_annotation(NAMED, &unique.text);
+    }
 }
 
-/// The volume of an attachment, if that can be reported.
-pub(super) fn of_attachment(attachment: &VolumeAttachment, reader: &dyn Reader) -> Option<Unique> {
-    let source = attachments_by_source(attachment).into_iter().next()?;
-    if source.contains('/') {
-        return Unique::parse(&source);
-    }
-    let pv = reader.get(PersistentVolume::resource(), "", &source);
-    let pv: Arc<PersistentVolume> = pv.and_then(cast)?;
-    of_persistent(&pv).map(|spec| spec.unique)
+/// The volume that an attachment's annotation names, if the attachment's name follows from it: anybody can
+/// write annotations.
+fn named(attachment: &VolumeAttachment) -> Option<Unique> {
+    let meta = Object::metadata(attachment);
+    let unique = Unique::parse(meta.annotation(NAMED)?)?;
+    let name = unique.attachment(&attachment.spec.as_ref()?.node_name)?;
+    (name == *meta.name).then_some(unique)
+}
+
+/// The name of an attachment's PersistentVolume.
+pub(super) fn persistent_name(attachment: &VolumeAttachment) -> Option<&str> {
+    let source = attachment.spec.as_ref()?.source.as_ref()?;
+    source.persistent_volume_name.as_deref()
+}
+
+fn unique_name(attachment: &VolumeAttachment) -> Option<Unique> {
+    let source = attachment.spec.as_ref()?.source.as_ref()?;
+    let in_line = source
+        .inline_volume_spec
+        .as_ref()
+        .and_then(|spec| spec.persistent_volume_source.as_ref())
+        .and_then(|source| source.csi.as_ref())
+        .map(|csi| Unique::of_csi(&csi.driver, &csi.volume_handle));
+    in_line.or_else(|| named(attachment))
+}
+
+pub(super) fn attachments_by_source(attachment: &VolumeAttachment) -> Vec<Str> {
+    let unique = unique_name(attachment).map(|unique| Str::from(unique.text.as_str()));
+    let name = persistent_name(attachment).map(Str::from);
+    name.into_iter().chain(unique).collect()
+}
+
+/// The unique names of the volumes that an attachment concerns: its own, and its PersistentVolume's, which
+/// may be another one by now.
+pub(super) fn of_attachment(
+    attachment: &VolumeAttachment,
+    reader: &dyn Reader,
+) -> BTreeSet<String> {
+    let pv = persistent_name(attachment)
+        .and_then(|name| reader.get(PersistentVolume::resource(), "", name))
+        .and_then(cast::<PersistentVolume>);
+    let of_volume = pv.and_then(|pv| of_persistent(&pv)).map(|spec| spec.unique);
+    let found = unique_name(attachment).into_iter().chain(of_volume);
+    found.map(|unique| unique.text).collect()
 }
 
 /// The keys of the volumes with these unique names.

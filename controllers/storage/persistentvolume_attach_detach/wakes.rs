@@ -12,8 +12,8 @@ use kubernetes_proto::{
 use crate::claims;
 
 use super::volumes::{
-    BY_NODE, Unique, Wanted, attachments_by_source, ephemeral_drivers, keys, of_attachment,
-    of_persistent, pods_by_in_line, wanted,
+    BY_NODE, Unique, Wanted, ephemeral_drivers, keys, of_attachment, of_persistent,
+    pods_by_in_line, wanted,
 };
 use super::{EPHEMERAL, is_managed, is_out_of_service, is_ready, places};
 
@@ -46,13 +46,15 @@ pub(super) fn pod(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> {
             Wanted::Unknown => None,
         })
         .collect();
-    // A claim that can't be followed any more may have stood for anything that the node lists.
+    // A claim that can't be followed any more may have stood for anything that the node lists or that is
+    // attached to it.
     if wanted.iter().any(|one| matches!(one, Wanted::Unknown)) {
         let node = reader.get(Node::resource(), "", node_name(newest));
         let node = node.and_then(cast::<Node>);
         let status = node.as_ref().and_then(|node| node.status.as_ref());
         let listed = status.iter().flat_map(|status| &status.volumes_attached);
         names.extend(listed.map(|volume| volume.name.clone()));
+        names.extend(attached_to(node_name(newest), reader));
     }
     let mut found = keys(names);
     if ephemeral_drivers(newest).next().is_some() {
@@ -101,27 +103,27 @@ pub(super) fn volume(change: &Change<'_, PersistentVolume>, _: &dyn Reader) -> V
 
 pub(super) fn attachment(change: &Change<'_, VolumeAttachment>, reader: &dyn Reader) -> Vec<Key> {
     let newest = change.newest();
-    let names: BTreeSet<String> = of_attachment(newest, reader)
-        .map(|unique| unique.text)
-        .into_iter()
-        .chain(
-            // One whose PersistentVolume is gone concerns what its node still lists.
-            listed_by_name(newest, reader),
-        )
-        .collect();
+    let mut names = of_attachment(newest, reader);
+    if names.is_empty() {
+        // One that upstream has created, and whose PersistentVolume is gone, concerns what its node still
+        // lists.
+        names.extend(listed_by_name(newest, reader));
+    }
     keys(names)
+}
+
+/// The unique names of the volumes that are attached to a node.
+fn attached_to(node: &str, reader: &dyn Reader) -> BTreeSet<String> {
+    let attachments = reader.indexed(VolumeAttachment::resource(), BY_NODE, node);
+    let attachments = attachments.into_iter().filter_map(cast::<VolumeAttachment>);
+    attachments
+        .flat_map(|one| of_attachment(&one, reader))
+        .collect()
 }
 
 fn listed_by_name(attachment: &VolumeAttachment, reader: &dyn Reader) -> Option<String> {
     let meta = Object::metadata(attachment);
     let node_name = &attachment.spec.as_ref()?.node_name;
-    let source = attachments_by_source(attachment).into_iter().next()?;
-    if reader
-        .get(PersistentVolume::resource(), "", &source)
-        .is_some()
-    {
-        return None;
-    }
     let node = reader.get(Node::resource(), "", node_name);
     let node = node.and_then(cast::<Node>)?;
     let status = node.status.as_ref()?;
@@ -183,13 +185,7 @@ pub(super) fn node(change: &Change<'_, Node>, reader: &dyn Reader) -> Vec<Key> {
     for pod in pods.into_iter().filter_map(cast::<Pod>) {
         names.extend(names_of(&pod, reader));
     }
-    let attachments = reader.indexed(VolumeAttachment::resource(), BY_NODE, name);
-    let attachments = attachments.into_iter().filter_map(cast::<VolumeAttachment>);
-    names.extend(
-        attachments
-            .filter_map(|one| of_attachment(&one, reader))
-            .map(|unique| unique.text),
-    );
+    names.extend(attached_to(name, reader));
     keys(names)
 }
 
