@@ -400,10 +400,14 @@ fn is_trigger_time(one: &Difference) -> bool {
     is_in_annotation(one, "endpoints.kubernetes.io/last-change-trigger-time")
 }
 
-/// In this annotation, or in all of them, of which it is one.
+/// In this annotation, or in all of them, of which it is one, or in who has last written them.
 fn is_in_annotation(one: &Difference, annotation: &str) -> bool {
-    let (annotations, fields) = ("/metadata/annotations", "/f:metadata/f:annotations");
-    let whole = one.path == annotations || one.path.ends_with(fields);
+    const WHOLE: &[&str] = &[
+        "/metadata/annotations",
+        "/f:metadata",
+        "/f:metadata/f:annotations",
+    ];
+    let whole = WHOLE.iter().any(|path| one.path.ends_with(path));
     let texts = [&one.theirs, &one.ours];
     one.path.ends_with(annotation) || whole && texts.iter().any(|text| text.contains(annotation))
 }

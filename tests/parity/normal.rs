@@ -9,9 +9,9 @@
 //! - **Times** become `<time>`, **resourceVersions** `<version>`, **addresses** `<ip>`, the harness's
 //!   **nodes** `<node>` (but for a DaemonSet's pods, whose node is decided by the controller), the name
 //!   of a token's volume `kube-api-access-<random>`, a certificate `<certificate>`.
-//! - The entries of `managedFields` are sorted: their order is that of their times. So are the endpoints
-//!   of a slice and the addresses of Endpoints, which follow from chance and from addresses, and the
-//!   ports of both, which follow from hashes of memory layouts.
+//! - The entries of `managedFields` are sorted, by their managers first: their order is that of their times.
+//!   So are the endpoints of a slice and the addresses of Endpoints, which follow from chance and from
+//!   addresses, and the ports of both, which follow from hashes of memory layouts.
 //! - A **certificate** that was issued becomes what it says, but for its serial number, times and key: how
 //!   long it is valid, issuer, subject, and its extensions' bytes; a **token** becomes its algorithm and its
 //!   claims; a request's bytes become `<request>`.
@@ -124,7 +124,9 @@ impl Normal {
         let keep_nodes = matches!(controller(object), Some(("DaemonSet", _)));
         let mut even = self.value(object, keep_nodes);
         if let Some(Value::Array(entries)) = even.pointer_mut("/metadata/managedFields") {
-            entries.sort_by_key(Value::to_string);
+            let who = ["/manager", "/operation", "/subresource"];
+            let who = |entry: &Value| who.map(|part| text_at(entry, part).to_owned());
+            entries.sort_by_key(|entry| (who(entry), entry.to_string()));
         }
         match text_at(&even, "/kind") {
             "EndpointSlice" => {
