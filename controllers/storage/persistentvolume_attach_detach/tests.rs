@@ -42,22 +42,26 @@ fn ill(mut node: Node) -> Node {
     node
 }
 
-/// A bound pair of a claim and a volume, named `data`, of the handle `h` of the driver `d`.
-fn bound(world: World, modes: &[&str]) -> World {
-    let pv: PersistentVolume = read(json!({
+/// The PersistentVolume of this handle of the driver `d`, that the claim `data` is bound to.
+fn volume(handle: &str, modes: &[&str]) -> PersistentVolume {
+    read(json!({
         "metadata": {"name": "pv"},
         "spec": {
-            "persistentVolumeSource": {"csi": {"driver": "d", "volumeHandle": "h"}},
+            "persistentVolumeSource": {"csi": {"driver": "d", "volumeHandle": handle}},
             "accessModes": modes,
             "claimRef": {"namespace": "default", "name": "data", "uid": "claim-uid"},
         },
-    }));
+    }))
+}
+
+/// A bound pair of a claim and a volume, named `data`, of the handle `h` of the driver `d`.
+fn bound(world: World, modes: &[&str]) -> World {
     let claim: PersistentVolumeClaim = read(json!({
         "metadata": {"name": "data", "namespace": "default", "uid": "claim-uid"},
         "spec": {"volumeName": "pv"},
         "status": {"phase": "Bound"},
     }));
-    world.with(pv).with(claim)
+    world.with(volume("h", modes)).with(claim)
 }
 
 pub(crate) fn world(modes: &[&str]) -> World {
@@ -795,18 +799,10 @@ fn a_pod_keeps_what_is_attached_for_it_though_its_volume_is_gone() {
 
 #[test]
 fn an_attachment_of_a_volume_with_another_s_name_goes_by_its_own() {
-    let other: PersistentVolume = read(json!({
-        "metadata": {"name": "pv"},
-        "spec": {
-            "persistentVolumeSource": {"csi": {"driver": "d", "volumeHandle": "i"}},
-            "accessModes": ONCE,
-            "claimRef": {"namespace": "default", "name": "data", "uid": "claim-uid"},
-        },
-    }));
     let mut world = world(ONCE)
         .with(kept_node("a", &[], &[]))
         .with(naming(attachment("a", true), V));
-    world.put(other);
+    world.put(volume("i", ONCE));
     assert_eq!(
         woken_by_attachment(&world),
         [KEY, "volume/kubernetes.io/csi/d^i"]
@@ -817,18 +813,10 @@ fn an_attachment_of_a_volume_with_another_s_name_goes_by_its_own() {
 #[test]
 fn an_attachment_does_not_name_a_volume_of_a_boundless_handle() {
     let handle = "h".repeat(5000);
-    let pv: PersistentVolume = read(json!({
-        "metadata": {"name": "pv"},
-        "spec": {
-            "persistentVolumeSource": {"csi": {"driver": "d", "volumeHandle": handle}},
-            "accessModes": ONCE,
-            "claimRef": {"namespace": "default", "name": "data", "uid": "claim-uid"},
-        },
-    }));
     let mut world = world(ONCE)
         .with(kept_node("a", &[], &[]))
         .with(user("web", "a"));
-    world.put(pv);
+    world.put(volume(&handle, ONCE));
     let unique = format!("kubernetes.io/csi/d^{handle}");
     let plan = world.plan::<AttachDetach>(&format!("volume/{unique}"));
     world.apply(&plan).expect_success();
